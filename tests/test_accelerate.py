@@ -66,7 +66,7 @@ def test_wrong_options_raise_before_training():
         ProfileKwargs(record_shapes="yes")
 
 
-def test_it_takes_every_option_of_the_profiler_but_the_stage():
+def test_profile_kwargs_accept_all_profiler_options_except_stage():
     given = {name: value for name, value in DEFAULTS.items() if name != "stage"}
     accelerator = Accelerator(cpu=True)
     with accelerator.profile(ProfileKwargs(**given, schedule=TWO_WINDOWS, on_trace_ready=[])) as prof:
@@ -74,7 +74,7 @@ def test_it_takes_every_option_of_the_profiler_but_the_stage():
 
 
 @pytest.mark.usefixtures("even_pace")
-def test_out_of_the_box_it_records_one_small_window_into_the_logging_folder(tmp_path):
+def test_defaults_record_one_small_window_into_the_logging_folder(tmp_path):
     """Which is the project's unless it has one of its own."""
     folders = ProjectConfiguration(str(tmp_path / "project"), logging_dir=str(tmp_path / "logs"))
     accelerator = Accelerator(cpu=True, project_config=folders)
@@ -97,7 +97,7 @@ def test_the_blocks_of_its_readme_run(tmp_path, monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("how", ["argument", "handler"])
-def test_it_may_be_given_to_profile_or_to_the_accelerator(tmp_path, how):
+def test_profile_and_accelerator_accept_the_kwargs(tmp_path, how):
     ours = kwargs(tmp_path, TWO_WINDOWS)
     accelerator = Accelerator(cpu=True, kwargs_handlers=[ours] if how == "handler" else None)
     with accelerator.profile(ours if how == "argument" else None) as prof:
@@ -110,7 +110,7 @@ def test_it_may_be_given_to_profile_or_to_the_accelerator(tmp_path, how):
 
 
 @pytest.mark.parametrize("accumulate", [1, 4])
-def test_a_step_may_be_an_update_however_many_batches_it_takes(tmp_path, accumulate):
+def test_step_can_be_an_optimizer_update_of_several_batches(tmp_path, accumulate):
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
     with accelerator.profile(kwargs(tmp_path, TWO_WINDOWS, step_unit="optimizer")) as prof:
         updates = train(accelerator, prof, *prepared(accelerator, 10 * accumulate))
@@ -128,7 +128,7 @@ def test_an_update_that_was_skipped_ends_no_step(tmp_path, monkeypatch):
         assert prof.step_num == 5
 
 
-def test_each_part_of_a_step_has_its_time_and_validation_is_one(tmp_path):
+def test_step_parts_including_validation_have_times(tmp_path):
     accelerator = Accelerator(cpu=True, project_dir=tmp_path)
     loader, model, optimizer = prepared(accelerator)
     schedule = {"train": "wait=2 warmup=0 active=3 repeat=1", "validate": "wait=3 warmup=0 active=2 repeat=1"}
@@ -151,7 +151,7 @@ def test_each_part_of_a_step_has_its_time_and_validation_is_one(tmp_path):
 
 
 @pytest.mark.parametrize("clip", ["clip_grad_norm_", "clip_grad_value_"])
-def test_clipping_gradients_is_part_of_the_update_from_the_first_step_on(tmp_path, clip):
+def test_clipping_gradients_counts_as_update_from_the_first_step(tmp_path, clip):
     accelerator = Accelerator(cpu=True)
     loader, model, _ = prepared(accelerator, 3)
     with accelerator.profile(kwargs(tmp_path, "wait=0 warmup=0 active=2 repeat=1")) as prof:
@@ -174,7 +174,7 @@ def test_other_loops_have_windows_of_their_own(tmp_path):
     assert windows(tmp_path) == {"predict-000001-000002": [1, 2], "validate-000001-000002": [1, 2]}
 
 
-def test_a_loop_that_never_came_to_its_window_says_so_at_the_end_and_not_after_each_pass(tmp_path, caplog):
+def test_loop_without_a_window_is_reported_once_at_the_end(tmp_path, caplog):
     accelerator = Accelerator(cpu=True)
     loader, model, _ = prepared(accelerator, 3)
     with accelerator.profile(kwargs(tmp_path, {"validate": "wait=50 warmup=0 active=1 repeat=1"})) as prof:
@@ -199,7 +199,7 @@ def test_advice_for_every_loop_is_in_the_words_of_accelerate(tmp_path):
         assert capture(tmp_path, window)["circumstances"]["framework"] == "accelerate"
 
 
-def test_several_models_and_optimizers_make_one_step_of_a_batch(tmp_path):
+def test_batch_with_several_models_and_optimizers_is_one_step(tmp_path):
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     loader, one, two, first, second = prepared(accelerator, models=2)
     with accelerator.profile(kwargs(tmp_path, "wait=1 warmup=0 active=2 repeat=1", step_unit="optimizer")) as prof:
@@ -259,7 +259,7 @@ def test_results_of_other_loops_are_with_the_trackers(tmp_path):
     assert [(step, values["perf/validate/wall_ms"] > 0) for step, values in tracker.seen] == [(2, True)]
 
 
-def test_the_trackers_hear_nothing_where_results_are_not_to_be_logged(tmp_path):
+def test_trackers_get_no_results_without_log_results(tmp_path):
     accelerator, tracker = tracked()
     with accelerator.profile(kwargs(tmp_path, TWO_WINDOWS, log_results=False)) as prof:
         train(accelerator, prof, *prepared(accelerator))
@@ -277,7 +277,7 @@ class Handing(Accelerator):
         return handler.build()
 
 
-def test_a_folder_and_a_run_that_it_is_started_with_come_before_the_logging_folder(tmp_path):
+def test_folder_and_run_of_start_override_the_logging_folder(tmp_path):
     accelerator = Handing(cpu=True, project_dir=tmp_path / "project")
     prof = accelerator.made(ProfileKwargs(TWO_WINDOWS, ["steps"], background=False))
     prof.start(out=tmp_path / "perf", run="run")
@@ -287,7 +287,7 @@ def test_a_folder_and_a_run_that_it_is_started_with_come_before_the_logging_fold
     assert not (tmp_path / "project").exists()
 
 
-def test_without_an_accelerator_a_step_is_a_batch_and_has_no_parts_of_its_own(tmp_path, caplog):
+def test_without_accelerator_a_step_is_a_batch_without_parts(tmp_path, caplog):
     prof = kwargs(tmp_path, "wait=1 warmup=0 active=1 repeat=1", step_unit="optimizer").build()
     with prof:
         for _ in prof.steps(range(3)):
@@ -300,7 +300,7 @@ def test_without_an_accelerator_a_step_is_a_batch_and_has_no_parts_of_its_own(tm
 # --- checkpoints, ends, cost ---
 
 
-def test_a_resumed_training_goes_on_in_its_schedule(tmp_path):
+def test_resumed_training_continues_its_schedule(tmp_path):
     for run, batches in (("first", 6), ("again", 4)):
         accelerator = Accelerator(cpu=True)
         loader, model, optimizer = prepared(accelerator, batches)
@@ -315,7 +315,7 @@ def test_a_resumed_training_goes_on_in_its_schedule(tmp_path):
     assert windows(tmp_path, "again") == {"train-000007-000008": [7, 8]}
 
 
-def test_a_resumed_validation_goes_on_in_its_schedule(tmp_path):
+def test_resumed_validation_continues_its_schedule(tmp_path):
     schedule = {"validate": "wait=5 warmup=0 active=1 repeat=1"}
     state = {}
     for run in ("first", "again"):
@@ -332,7 +332,7 @@ def test_a_resumed_validation_goes_on_in_its_schedule(tmp_path):
     assert windows(tmp_path, "again") == {"validate-000005-000005": [5]}
 
 
-def test_a_window_that_a_checkpoint_cuts_short_says_so(tmp_path):
+def test_window_that_a_checkpoint_shortens_is_marked_partial(tmp_path):
     accelerator = Accelerator(cpu=True)
     with accelerator.profile(kwargs(tmp_path, "wait=1 warmup=0 active=9 repeat=1")) as prof:
         for index, _ in enumerate(prof.steps(range(4))):
@@ -343,7 +343,7 @@ def test_a_window_that_a_checkpoint_cuts_short_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("state", [{}, {"steps": "nonsense"}, {"steps": {"train": "three"}}], ids=str)
-def test_a_state_that_cannot_be_read_raises_nothing(tmp_path, state):
+def test_unreadable_state_raises_nothing(tmp_path, state):
     accelerator = Accelerator(cpu=True)
     with accelerator.profile(kwargs(tmp_path, TWO_WINDOWS)) as prof:
         prof.load_state_dict(state)
@@ -351,7 +351,7 @@ def test_a_state_that_cannot_be_read_raises_nothing(tmp_path, state):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("out of luck"), KeyboardInterrupt()], ids=repr)
-def test_what_ends_a_training_is_kept_with_the_window(tmp_path, error):
+def test_end_of_a_training_is_stored_with_the_window(tmp_path, error):
     accelerator = Accelerator(cpu=True)
 
     def fail(index):

@@ -40,7 +40,7 @@ json.dump(comments, open(path, "w"))
 """
 
 
-def test_the_documentation_gives_the_action_what_it_takes():
+def test_documentation_describes_all_inputs_of_the_action():
     (told,) = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "docs/compare.md").read_text(), re.MULTILINE | re.DOTALL)
     (ours,) = [step for step in yaml.safe_load(told)["steps"] if "perfhooks@" in step.get("uses", "")]
     needed = {name for name, given in ACTION["inputs"].items() if given.get("required")}
@@ -102,7 +102,7 @@ def job(tmp_path):
     return Job(tmp_path)
 
 
-def test_a_slower_training_fails_the_job_after_it_was_said_in_one_comment(job):
+def test_slower_training_fails_the_job_after_one_comment(job):
     code, said = job.run(base="base", new="slow")
     assert code == 3, said
     (comment,) = job.comments
@@ -129,7 +129,7 @@ def test_several_runs_are_given_by_names_or_patterns(job):
     assert code in (0, 3)
 
 
-def test_a_fork_whose_token_may_not_comment_and_a_push_without_a_pull_request_have_the_summary(job):
+def test_forks_and_pushes_get_a_summary_instead_of_a_comment(job):
     code, said = job.run(base="base", new="slow", token="reads")
     assert (code, job.comments) == (3, [])
     assert "::warning::perfhooks: the comment could not be written" in said
@@ -171,7 +171,7 @@ def test_a_run_that_is_not_there_is_an_error_and_no_comment(job):
     assert "missing does not exist" in said
 
 
-def test_every_input_is_used_and_every_one_that_is_used_is_declared():
+def test_used_and_declared_inputs_are_equal():
     text = (ROOT / "action.yml").read_text(encoding="utf-8")
     assert set(re.findall(r"\$\{\{ inputs\.([\w-]+) \}\}", text)) == set(ACTION["inputs"])
     for step in ACTION["runs"]["steps"]:

@@ -26,7 +26,7 @@ def run(stage, steps, **begin):
 # --- schedules ---
 
 
-def test_a_schedule_is_of_training_and_a_mapping_of_stages_of_each():
+def test_schedule_is_for_training_and_mapping_for_each_stage():
     stages = ("train", "validate")
     usual = "when settled"
     assert adapters.schedules(None, stages) == {"train": usual}
@@ -44,12 +44,12 @@ def test_a_schedule_is_of_training_and_a_mapping_of_stages_of_each():
 @pytest.mark.parametrize(
     "state", [7, [1], {"train": "3"}, {"train": -1}, {"train": True}, {3: 3}, {"train": None}], ids=str
 )
-def test_counts_that_cannot_be_read_cost_a_log_line_and_nothing_else(state, caplog):
+def test_unreadable_counts_cost_only_a_log_line(state, caplog):
     assert adapters.read_counts(state) == {}
     assert "cannot be read" in caplog.text
 
 
-def test_counts_that_can_be_read_are_kept_beside_others_that_cannot(caplog):
+def test_readable_counts_survive_beside_unreadable_counts(caplog):
     assert adapters.read_counts({"train": 3, "test": "x"}) == {"train": 3}
     assert adapters.read_counts({"train": 3}) == {"train": 3}
     assert len(caplog.records) == 1
@@ -59,7 +59,7 @@ def test_counts_that_can_be_read_are_kept_beside_others_that_cannot(caplog):
 @pytest.mark.parametrize(
     "again", [copy.deepcopy, lambda stages: pickle.loads(pickle.dumps(stages))], ids=["copy", "pickle"]
 )
-def test_a_copy_of_stages_has_not_begun_and_goes_on_counting(tmp_path, again):
+def test_copied_stages_have_not_begun_and_continue_counting(tmp_path, again):
     stages = Stages.of({"train": ONE}, "steps", options={"out": tmp_path, "background": False})
     run(stages["train"], 3, run="first")
     copied = again(stages)
@@ -103,7 +103,7 @@ def test_labels_are_put_while_windows_are_open(schedule, notes):
 
 
 @pytest.mark.recorder
-def test_a_stage_records_nothing_before_it_begins():
+def test_stage_records_nothing_before_begin():
     """Sanity checks and the like step as well, and are no steps of the training."""
     seen = []
     schedule = "wait=0 warmup=0 active=2 repeat=1"
@@ -116,7 +116,7 @@ def test_a_stage_records_nothing_before_it_begins():
 
 
 @pytest.mark.recorder
-def test_labels_that_fail_cost_one_log_line(caplog):
+def test_failing_labels_cost_one_log_line(caplog):
     class Failing(Noting):
         def put(self, loop, *, waiting):
             raise RuntimeError("no such seam")
@@ -128,7 +128,7 @@ def test_labels_that_fail_cost_one_log_line(caplog):
 
 
 @pytest.mark.recorder
-def test_a_listener_hears_of_a_window_and_learns_the_frameworks_own_step(tmp_path):
+def test_listener_gets_the_window_and_the_framework_step(tmp_path):
     heard = []
 
     def listen(capture, place):
@@ -146,7 +146,7 @@ def test_a_listener_hears_of_a_window_and_learns_the_frameworks_own_step(tmp_pat
 
 
 @pytest.mark.recorder
-def test_a_step_that_is_no_number_raises_nothing(caplog):
+def test_step_that_is_no_number_raises_nothing(caplog):
     stage = Stage("train", ONE, [], options={})
     stage.begin(step="three")
     stage.step()
@@ -154,14 +154,14 @@ def test_a_step_that_is_no_number_raises_nothing(caplog):
     assert "must be an integer" in caplog.text
 
 
-def test_a_window_that_was_cut_short_ended_where_it_was_cut():
+def test_shortened_window_ends_at_its_last_complete_step():
     assert adapters.last_step(Capture(first=2, last=5, reached=6)) == 5
     assert adapters.last_step(Capture(first=2, last=5, reached=3, partial="ValueError")) == 3
     assert adapters.last_step(Capture(first=2, reached=7)) == 7
 
 
 @pytest.mark.recorder
-def test_a_stage_holds_no_results_of_a_window_unless_it_is_asked_to(tmp_path):
+def test_stage_keeps_no_window_results_by_default(tmp_path):
     for options, is_held in (({}, False), ({"keep_results": True}, True)):
         stage = Stage("train", ONE, "steps", options={"out": tmp_path, "background": False, **options})
         run(stage, 4)
@@ -173,11 +173,11 @@ def test_a_stage_holds_no_results_of_a_window_unless_it_is_asked_to(tmp_path):
             assert is_held
 
 
-def test_two_runs_that_begin_in_one_moment_have_names_of_their_own():
+def test_runs_that_start_in_the_same_moment_have_different_names():
     assert len({adapters.new_run_name() for _ in range(5)}) == 5
 
 
-def test_a_loop_without_a_schedule_has_a_stage_that_does_nothing(tmp_path):
+def test_loop_without_a_schedule_has_an_inactive_stage(tmp_path):
     """So that no face asks whether there is one: it counts, records, writes and keeps nothing."""
     stages = Stages.of({"train": ONE}, "steps", options={"out": tmp_path, "background": False})
     for stage in (stages["validate"], copy.deepcopy(stages)["validate"]):
@@ -197,7 +197,7 @@ def test_a_loop_without_a_schedule_has_a_stage_that_does_nothing(tmp_path):
 # --- causes ---
 
 
-def test_an_exception_that_cannot_say_what_it_is_has_its_name():
+def test_exception_with_a_broken_str_is_shown_by_its_type():
     class MuteError(Exception):
         def __str__(self):
             raise ValueError("no text")
@@ -232,7 +232,7 @@ def region(seen):
     return Region
 
 
-def test_a_label_that_ends_closes_what_was_left_open_inside(seen, region):
+def test_end_of_a_label_closes_the_labels_inside(seen, region):
     labels = OpenLabels(region)
     labels.begin("outer")
     labels.begin("inner")
@@ -244,7 +244,7 @@ def test_a_label_that_ends_closes_what_was_left_open_inside(seen, region):
     assert seen == ["<outer>", "<inner>", "</inner>", "</outer>", "<last>", "</last>"]
 
 
-def test_a_part_that_hooks_begin_twice_is_one_and_before_a_window_it_is_none(seen, region, monkeypatch):
+def test_repeated_begin_of_a_part_has_no_effect(seen, region, monkeypatch):
     """As with a hook that comes for every micro-batch."""
     monkeypatch.setattr(adapting_parts, "LabelledRange", region)
     pulse = SimpleNamespace(is_recording=True, set_aside=lambda *_: None)
@@ -257,7 +257,7 @@ def test_a_part_that_hooks_begin_twice_is_one_and_before_a_window_it_is_none(see
     assert seen == ["<optimizer>", "</optimizer>"]
 
 
-def test_every_module_but_the_whole_has_a_label_that_ends_with_an_exception_too(seen, region):
+def test_module_labels_end_after_exceptions_too(seen, region):
     class Broken(torch.nn.Module):
         def forward(self, given):
             raise ValueError("no")
@@ -281,7 +281,7 @@ def loudly(method):
     return lambda *args, **kwargs: method(*args, **kwargs).upper()
 
 
-def test_wrapped_methods_leave_nothing_behind():
+def test_unwrapping_restores_all_methods():
     duck, own, methods = Duck(), Duck(), WrappedMethods()
     own.speak = lambda: "moo"
     before = own.speak
@@ -293,7 +293,7 @@ def test_wrapped_methods_leave_nothing_behind():
     assert (vars(duck), own.speak) == ({}, before)
 
 
-def test_what_somebody_covered_meanwhile_stays_theirs():
+def test_methods_wrapped_again_by_other_code_stay_wrapped():
     duck, methods = Duck(), WrappedMethods()
     methods.wrap(duck, "speak", loudly)
     ours = duck.speak
@@ -303,7 +303,7 @@ def test_what_somebody_covered_meanwhile_stays_theirs():
     assert duck.speak() == "QUACK!"
 
 
-def test_who_calls_is_found_on_the_stack():
+def test_caller_is_found_on_the_stack():
     class Goose(Duck):
         def speak(self):
             return adapters.caller(Duck)
@@ -318,7 +318,7 @@ def test_who_calls_is_found_on_the_stack():
 
 
 @pytest.mark.recorder
-def test_parts_are_labelled_while_a_window_is_open_and_a_validation_is_one(tmp_path):
+def test_parts_and_validations_are_labelled_in_open_windows(tmp_path):
     class Model:
         def __init__(self):
             self.inner = Duck()
@@ -351,9 +351,7 @@ def test_parts_are_labelled_while_a_window_is_open_and_a_validation_is_one(tmp_p
 
 @pytest.mark.recorder
 @pytest.mark.parametrize(("wait", "waited"), [(1, True), (0, False)])
-def test_a_window_that_opens_as_a_step_ends_begins_with_a_wait_and_one_that_opens_with_the_loop_does_not(
-    tmp_path, wait, waited
-):
+def test_window_after_a_step_begins_with_a_wait_for_data(tmp_path, wait, waited):
     options = {"out": tmp_path, "run": "run", "background": False, "on_error": "raise"}
     stage = Stage(
         "train", f"wait={wait} warmup=0 active=1 repeat=1", "steps", options=options,

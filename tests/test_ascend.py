@@ -75,7 +75,7 @@ ALTERNATIVES = {"forward_ms": "forward_ms_from_links_only", "backward_ms": "back
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_recorded_steps_are_those_of_torch_npu(recordings, name):
+def test_recorded_steps_equal_those_of_torch_npu(recordings, name):
     folder = recordings / "ascend"
     expected = json.loads((folder / "expected.json").read_text(encoding="utf-8"))[name]
     (path,) = (path for place in folder.glob(f"{name}*") for path in place.rglob("trace_view.json.gz"))
@@ -95,7 +95,7 @@ def test_recorded_steps_are_those_of_torch_npu(recordings, name):
     }
 
 
-def test_steps_are_those_of_the_gpu(both, spelled):
+def test_steps_equal_those_of_the_gpu_trace(both, spelled):
     gpu, npu = (each.steps for each in both)
     for column in gpu.columns:
         if column in LACKS.get(spelled, ()):
@@ -155,7 +155,7 @@ def test_copies_have_a_direction(both, spelled):
     assert npu["blocking"].to_list() == ([None] * 3 if spelled == "level 0" else gpu["blocking"].to_list())
 
 
-def test_a_copy_blocks_if_the_operator_around_it_waits(tmp_path, kineto):
+def test_copy_blocks_if_the_operator_around_the_copy_waits(tmp_path, kineto):
     """The operator of torch_npu that asks for the copy ends before that."""
     events = npu_twins.by_torch_npu(kineto)
     copy = next(event for event in events if event["name"] == "aten::copy_")
@@ -231,7 +231,7 @@ def test_links_written_as_doubles_are_followed(tmp_path, kineto):
     assert inexact.steps.equals(plain.steps)
 
 
-def test_work_belongs_to_the_operator_that_queued_it(tmp_path, kineto):
+def test_work_belongs_to_the_operator_that_queued_the_work(tmp_path, kineto):
     """If a link leads from an operator that began after the work."""
     events = npu_twins.by_torch_npu(kineto)
     plain = window(tmp_path / "plain.json", events)
@@ -282,7 +282,7 @@ def targets(folder):
     return [process / "ASCEND_PROFILER_OUTPUT" / "trace_view.json", process, folder]
 
 
-def test_the_rank_is_in_the_file_beside_the_trace(folder):
+def test_rank_is_read_from_the_file_beside_the_trace(folder):
     trace_file, process, whole = targets(folder)
     for target, ranks in (
         (trace_file, {1}),
@@ -315,7 +315,7 @@ def test_every_command_accepts_a_trace_and_folders(folder, tmp_path, target, per
 
 
 @pytest.mark.slow
-def test_findings_are_those_of_the_gpu(tmp_path, spelled):
+def test_findings_equal_those_of_the_gpu_trace(tmp_path, spelled):
     """A fast device that waits for the host."""
     fast = twins.Machine(dataclasses.replace(TRAINING, slowness=1, layers=12, facts={})).whole()
     npu = npu_twins.by_torch_npu(fast, SPELLINGS[spelled])

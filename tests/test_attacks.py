@@ -64,7 +64,7 @@ def doubts(trace):
 # --- what nests
 
 
-def test_stacks_too_deep_to_be_written_end_in_a_frame_that_says_so(tmp_path, monkeypatch):
+def test_too_deep_stacks_end_in_a_frame_that_marks_the_cut(tmp_path, monkeypatch):
     trace = read(testing.write_trace(tmp_path / "t.json", frames(300)))
     whole = stacks.folded(trace)
     monkeypatch.setattr(host, "MAX_LETTERS", 10_000)
@@ -78,7 +78,7 @@ def test_stacks_too_deep_to_be_written_end_in_a_frame_that_says_so(tmp_path, mon
     assert [stack for stack in cut if stack != deeper] == [stack for stack in whole if stack in cut]
 
 
-def test_kernels_below_a_long_stack_are_cut_as_well(tmp_path, monkeypatch):
+def test_kernels_below_a_long_stack_are_cut_too(tmp_path, monkeypatch):
     """Their names stand behind the stack of each."""
     events = [testing.op("x" * 5000, 0, 10_000)]
     for number in range(1, 100):
@@ -91,7 +91,7 @@ def test_kernels_below_a_long_stack_are_cut_as_well(tmp_path, monkeypatch):
     assert sum(cut.values()) == 5 * 99
 
 
-def test_modules_nested_too_deep_belong_to_those_around_them(tmp_path, monkeypatch):
+def test_modules_nested_too_deep_belong_to_outer_modules(tmp_path, monkeypatch):
     events = nested(60, lambda number, start, end: testing.python_frame(f"nn.Module: A_{number}", start, end))
     path = testing.write_trace(tmp_path / "t.json", events)
     whole = modules.table(read(path))
@@ -103,7 +103,7 @@ def test_modules_nested_too_deep_belong_to_those_around_them(tmp_path, monkeypat
     assert cut["forward_self_ms"].sum() == pytest.approx(whole["forward_self_ms"].sum())
 
 
-def test_long_names_lose_their_middle_where_stacks_of_them_are_many(tmp_path, monkeypatch):
+def test_long_names_lose_their_middle_in_many_stacks(tmp_path, monkeypatch):
     events = [testing.python_frame(f"{'x' * 5000}.py(1): f", 0, 10_000)]
     events += [testing.python_frame(f"b.py({number}): g", 10 * number, 10 * number + 5) for number in range(1, 100)]
     monkeypatch.setattr(host, "MAX_LETTERS", 10_000)
@@ -124,7 +124,7 @@ def test_a_name_that_no_table_has_room_for_loses_its_middle(tmp_path):
     assert second == "b" * 8192
 
 
-def test_arguments_that_are_all_wrong_cost_no_more_than_right_ones(tmp_path):
+def test_wrong_arguments_cost_no_more_time_than_right_ones(tmp_path):
     """What fields there are is found out once."""
     events = [testing.kernel(number, number, number + 1, occupancy=[]) | {"args": {"device": "x", "correlation": 1}}
               for number in range(300)]  # fmt: skip
@@ -143,7 +143,7 @@ def test_a_deep_flame_graph_shows_its_outermost_frames(tmp_path):
 
 
 @pytest.mark.parametrize("late", [0, 1, 5, 299, 300, 301, 600, 2000])
-def test_what_is_open_is_found_however_deep_it_nests(tmp_path, late):
+def test_open_slice_is_found_at_any_depth(tmp_path, late):
     """The innermost that has not ended, both its ends included."""
     events = nested(300, lambda number, start, end: testing.op(f"op{number}", start, end))
     trace = read(testing.write_trace(tmp_path / "t.json", events))
@@ -152,7 +152,7 @@ def test_what_is_open_is_found_however_deep_it_nests(tmp_path, late):
     assert found.tolist() == [max(open_then, default=-1)]
 
 
-def test_a_wait_deep_in_others_finds_its_operator(tmp_path):
+def test_operator_of_a_deeply_nested_wait_is_found(tmp_path):
     """And waits in waits are one: runtimes report a call and the one that it is made of."""
     events = [testing.op("aten::item", 0, 10_000, external=5)]
     names = ["cudaMemcpyAsync"] * 299 + ["cudaStreamSynchronize"]
@@ -171,7 +171,7 @@ def test_memory_of_more_devices_than_there_are_is_that_of_the_busiest(tmp_path):
     assert table["allocated_bytes"].to_list()[-1] == 16
 
 
-def test_labels_in_labels_are_each_others_time(tmp_path):
+def test_moments_in_nested_labels_belong_to_the_innermost(tmp_path):
     """The innermost has the moment, however many are open."""
     names = ("forward", "backward")
     events = nested(400, lambda number, start, end: testing.annotation(names[number % 2], start, end))
@@ -184,7 +184,7 @@ def test_labels_in_labels_are_each_others_time(tmp_path):
 
 
 @pytest.mark.parametrize("limit", ["argument", "environment", "ratio"])
-def test_an_archive_that_unpacks_to_more_than_it_may_ends_there(tmp_path, monkeypatch, limit):
+def test_archive_is_read_up_to_the_unpacked_limit(tmp_path, monkeypatch, limit):
     path = packed(tmp_path / "t.json.gz", ('{"traceEvents":[' + GOOD, 1), (" " * 1000, 3000), ("," + GOOD + "]}", 1))
     assert doubts(read(path)) == []
     if limit == "environment":
@@ -200,7 +200,7 @@ def test_an_archive_that_unpacks_to_more_than_it_may_ends_there(tmp_path, monkey
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["show", "flame", "report", "merge"])
-def test_the_command_line_says_how_much_is_unpacked(tmp_path, monkeypatch, capsys, verb):
+def test_command_line_sets_the_unpacked_limit(tmp_path, monkeypatch, capsys, verb):
     monkeypatch.setenv("PERFHOOKS_MAX_UNPACKED_MB", "")
     packed(tmp_path / "t.json.gz", ('{"traceEvents":[' + GOOD, 1), (" " * 1000, 3000), ("," + GOOD + "]}", 1))
     target = tmp_path if verb == "merge" else tmp_path / "t.json.gz"
@@ -218,7 +218,7 @@ def test_the_command_line_says_how_much_is_unpacked(tmp_path, monkeypatch, capsy
 
 
 @pytest.mark.slow
-def test_an_archive_of_more_objects_than_it_may_hold_ends_there(tmp_path, monkeypatch):
+def test_archive_is_read_up_to_the_object_limit(tmp_path, monkeypatch):
     """Each costs memory, however short it is."""
     monkeypatch.setattr(source, "OBJECTS_FLOOR", 30_000)
     path = packed(
@@ -231,14 +231,14 @@ def test_an_archive_of_more_objects_than_it_may_hold_ends_there(tmp_path, monkey
     assert len(read(path, max_unpacked_mb=50)) == 400_001
 
 
-def test_an_archive_may_hold_more_the_larger_it_is(traces, monkeypatch):
+def test_object_limit_grows_with_the_archive(traces, monkeypatch):
     """A recorded trace has an object for some ten of its bytes, however long it is."""
     monkeypatch.setattr(source, "OBJECTS_FLOOR", 10)
     for path in traces.glob("*.json.gz"):
         assert "cut-off" not in doubts(read(path))
 
 
-def test_the_argument_goes_before_the_environment(tmp_path, monkeypatch):
+def test_argument_overrides_the_environment_variable(tmp_path, monkeypatch):
     path = packed(tmp_path / "t.json.gz", ('{"traceEvents":[' + GOOD, 1), (" " * 1000, 3000), ("]}", 1))
     monkeypatch.setenv("PERFHOOKS_MAX_UNPACKED_MB", "1")
     assert doubts(read(path, max_unpacked_mb=100)) == []
@@ -284,7 +284,7 @@ def short(monkeypatch):
 
 
 @pytest.mark.parametrize("what", ENDLESS)
-def test_an_endless_event_costs_few_others(tmp_path, short, monkeypatch, what):
+def test_endless_event_costs_few_other_events(tmp_path, short, monkeypatch, what):
     kept, held = [], []
     spy = spied(reader._Reader._is_past_endless, lambda _, text: kept.append(len(text)))
     monkeypatch.setattr(reader._Reader, "_is_past_endless", spy)
@@ -326,7 +326,7 @@ def test_keys_without_end_before_the_events_are_no_trace(tmp_path, short):
     ],
     ids=["brackets", "in an event", "behind", "numbers", "words", "before"],
 )
-def test_a_merge_refuses_what_it_cannot_read_in_a_line(tmp_path, text):
+def test_merge_rejects_unreadable_files_in_one_line(tmp_path, text):
     (tmp_path / "rank0.pt.trace.json").write_text(text)
     writer = merging._Writer(io.BytesIO(), 1)
     try:
@@ -335,7 +335,7 @@ def test_a_merge_refuses_what_it_cannot_read_in_a_line(tmp_path, text):
         assert "\n" not in str(error)  # noqa: PT017 - either is fine
 
 
-def test_a_merge_looks_for_the_end_of_an_event_in_ever_more_text(tmp_path, monkeypatch):
+def test_merge_reads_more_text_until_the_end_of_an_event(tmp_path, monkeypatch):
     monkeypatch.setattr(raw_events, "BLOCK", 1000)
     monkeypatch.setattr(source, "BLOCK", 1000)
     monkeypatch.setattr(source, "_PACKED_BLOCK", 1000)
@@ -361,13 +361,13 @@ def test_a_rank_that_no_job_has_is_none(tmp_path, rank):
 
 
 @pytest.mark.parametrize("decode", [decode_object, decode_value])
-def test_what_only_json_can_spell_is_read_as_something_else(decode):
+def test_values_that_only_json_can_express_are_replaced(decode):
     text = b'{"a":[1,%d,%d,{"\\ud800b":"\\ud83d\\ude00 \\udc00"}],"c":true}' % (2**70, -(2**63))
     assert decode(text) == {"a": [1, None, -(2**63), {"?b": "😀 ?"}], "c": True}
     json.dumps(decode(text), ensure_ascii=False).encode()
 
 
-def test_a_torn_archive_is_translated_for_tensorboard_as_far_as_it_goes(tmp_path, caplog):
+def test_torn_archive_is_translated_for_tensorboard_up_to_the_tear(tmp_path, caplog):
     events = [testing.annotation(f"label{number}", number, number + 1) for number in range(20_000)]
     path = testing.write_trace(tmp_path / "t.json.gz", events)
     path.write_bytes(path.read_bytes()[:-5000])
@@ -401,7 +401,7 @@ def test_no_name_moves_the_cursor_of_a_terminal(tmp_path, name):
     assert {letter for letter in screen.getvalue() if not letter.isprintable()} == {"\n"}
 
 
-def test_errors_and_problems_are_printable_as_well(tmp_path, capsys, monkeypatch):
+def test_errors_and_problems_are_printable(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["perfhooks", "show", str(tmp_path / HOSTILE.replace("\x00", ""))])
     with pytest.raises(SystemExit):
         app.main()

@@ -105,7 +105,7 @@ def test_size_is_within_30_percent_of_the_trace(tmp_path, option):
     window.release()
 
 
-def test_costs_of_later_windows_are_those_of_earlier_ones():
+def test_costs_of_later_windows_equal_those_of_earlier_windows():
     first = WindowBudget(Limits(), {})
     first._totals = (100_000.0, 0.0)
     first.learn(wait_s=3 * first.cost.wait_s, size=2 * int(first.cost.size))
@@ -125,7 +125,7 @@ def test_small_window_corrects_no_costs():
     assert later.cost.size == pytest.approx(270 * 100_000, rel=0.1)
 
 
-def test_python_calls_are_bounded_while_a_step_is_longer_than_the_counted_one(monkeypatch):
+def test_python_calls_stay_bounded_in_steps_longer_than_the_counted(monkeypatch):
     own_s = now = 0.0
     monkeypatch.setattr(WindowBudget, "_cpu_s", lambda _: (own_s, 0.0))
     monkeypatch.setattr("perfhooks.record.loop.limits.budget.time.perf_counter", lambda: now)
@@ -149,7 +149,7 @@ def test_python_calls_are_bounded_while_a_step_is_longer_than_the_counted_one(mo
 EXPLAINING = Limits(size=330 * 300_000, training_s=1e9)
 
 
-def test_other_threads_call_as_fast_as_python_can_in_an_explaining_window(monkeypatch):
+def test_other_threads_call_at_full_speed_in_a_second_window(monkeypatch):
     monkeypatch.setattr(WindowBudget, "_cpu_s", lambda _: (0.01, 0.1))
     for limits, rate in ((EXPLAINING, 3_000_000), (Limits(), 300_000)):
         seen = WindowBudget(limits, {"with_stack": True})
@@ -229,7 +229,7 @@ def test_room_is_predicted_for_steps_after_the_last_measurement(monkeypatch):
 
 @pytest.mark.parametrize(("passed_s", "used", "pause_s"), [(0, 1, 0.02), (1, 0, 0.1), (2, 0.8, 0.1), (2, 0.9, 0.0556),
                                                           (2, 0.99, 0.02)])  # fmt: skip
-def test_overseer_looks_more_often_near_the_end_of_a_budget(passed_s, used, pause_s):
+def test_overseer_measures_more_often_near_the_end_of_a_budget(passed_s, used, pause_s):
     """A quarter of the rest of 2 / 0.9 s, for example."""
     assert in_step.pause_s(passed_s, used) == pytest.approx(pause_s, rel=1e-3)
 
@@ -238,7 +238,7 @@ def test_overseer_looks_more_often_near_the_end_of_a_budget(passed_s, used, paus
     ("before", "used", "passed_s", "late_s", "at_next"),
     [(0.8, 0.9, 0.1, 0.0, 0.92), (0.8, 0.9, 0.02, 0.0, 1.0), (0.5, 0.7, 0.08, 0.06, 0.9), (0.9, 0.9, 0.1, 5.0, 0.9)],
 )
-def test_overseer_predicts_the_budget_at_its_next_look(before, used, passed_s, late_s, at_next):
+def test_overseer_predicts_the_budget_at_the_next_measurement(before, used, passed_s, late_s, at_next):
     assert in_step.used_at_next_measurement(before, used, passed_s, late_s) == pytest.approx(at_next)
 
 
@@ -322,7 +322,7 @@ def test_recording_does_not_end_inside_a_backward_pass():
     assert ends
 
 
-def test_exception_of_a_signal_reaches_the_program_from_a_pending_call():
+def test_signal_exception_reaches_the_program_from_a_pending_call():
     signals = [KeyboardInterrupt]  # one, as a second could come outside of the program
 
     def act():
@@ -383,7 +383,7 @@ def test_recorder_without_a_counter_is_estimated_by_time(monkeypatch):
 
 
 @pytest.mark.process
-def test_forked_child_drops_the_call_for_the_main_thread_of_its_parent():
+def test_forked_child_drops_the_pending_call_of_its_parent():
     seen = []
     call = in_step._PendingCall(lambda: seen.append(0))
     child = os.fork()
@@ -396,7 +396,7 @@ def test_forked_child_drops_the_call_for_the_main_thread_of_its_parent():
 
 
 @pytest.mark.process
-def test_no_call_for_the_main_thread_is_added_while_one_runs():
+def test_only_one_pending_call_exists_at_a_time():
     """Python 3.11 would never leave a function that is traced."""
     script = """if True:
         import sys, threading

@@ -20,7 +20,7 @@ def trace_of(folder, events):
     return read(testing.write_trace(folder / "t.json", events))
 
 
-def test_what_is_captured_is_not_launched(tmp_path):
+def test_captured_work_is_not_launched(tmp_path):
     events = [step_mark(0, 0, 100), kernel(9, 95, 99)]
     events += [launch(1, 10, 11, name=BEGIN), launch(2, 20, 21), launch(3, 30, 31), launch(4, 40, 41, name=END)]
     events += [launch(5, 50, 51), launch(9, 60, 61, name="cudaGraphLaunch"), launch(6, 25, 26, tid=9)]

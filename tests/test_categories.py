@@ -32,7 +32,7 @@ def found(tmp_path, events):
 
 
 @pytest.mark.parametrize("before", [[], [op("aten::relu", 0, 5)]])
-def test_work_is_named_by_the_operator_that_launched_it_also_by_the_first_one_of_a_trace(tmp_path, before):
+def test_kind_of_work_comes_from_the_launching_operator(tmp_path, before):
     rows = found(tmp_path, [*before, op("aten::mm", 10, 60), *launched(1, 20, "gemm")])
     assert rows["gemms"]["names"] == "aten::mm"
 
@@ -78,7 +78,7 @@ def launched(number, at, name, **options):
         ("c10d::allreduce_", "communication"),
     ],
 )
-def test_an_operator_is_told_by_its_name(tmp_path, name, category):
+def test_operator_name_decides_its_kind(tmp_path, name, category):
     assert list(found(tmp_path, [op(name, 0, 10)])) == [category]
 
 
@@ -100,18 +100,18 @@ def test_an_operator_is_told_by_its_name(tmp_path, name, category):
         ("some_kernel", "other"),
     ],
 )
-def test_a_kernel_that_no_operator_tells_of_is_told_by_its_own_name(tmp_path, name, category):
+def test_kernel_without_an_operator_is_classified_by_its_name(tmp_path, name, category):
     table = found(tmp_path, [op("my::thing", 0, 30), *launched(1, 2, name)])
     assert table[category]["kernels"] == 1
     assert table[category]["device_percent"] == 100
 
 
-def test_the_operator_around_a_launch_tells_more_than_the_name_of_the_kernel(tmp_path):
+def test_operator_around_a_launch_overrides_the_kernel_name(tmp_path):
     events = [op("aten::convolution_backward", 0, 30), *launched(1, 2, "ampere_sgemm_128x64_tn")]
     assert found(tmp_path, events)["convolution"]["kernels"] == 1
 
 
-def test_attention_is_attention_whatever_it_is_made_of(tmp_path):
+def test_attention_is_classified_whatever_kernels_run(tmp_path):
     events = [
         op("aten::scaled_dot_product_attention", 0, 60),
         op("aten::bmm", 1, 20),
@@ -124,7 +124,7 @@ def test_attention_is_attention_whatever_it_is_made_of(tmp_path):
     assert (table["attention"]["kernels"], table["attention"]["calls"]) == (2, 3)
 
 
-def test_what_the_optimizer_launches_is_its_own_but_for_copies_and_communication(tmp_path):
+def test_work_of_the_optimizer_except_copies_belongs_to_optimizer(tmp_path):
     events = [
         annotation("Optimizer.step#Muon.step", 0, 100),
         op("aten::mm", 1, 20),
@@ -161,7 +161,7 @@ def test_time_of_the_host_is_that_without_the_operators_within(tmp_path):
     assert table["gemms"]["names"] == "aten::linear, aten::t"
 
 
-def test_every_operator_that_torch_calls_pointwise_is_elementwise_or_something_better():
+def test_pointwise_operators_of_torch_are_at_least_elementwise():
     tagged = [name for name in dir(torch.ops.aten) if not name.startswith("__")]
     overloads = {name: getattr(torch.ops.aten, name) for name in tagged}
     pointwise = [
@@ -187,21 +187,21 @@ def said(name):
 
 
 @pytest.mark.parametrize("table", ["kernel_kinds.tsv", "library_kernels.tsv"])
-def test_kernels_have_the_kind_that_an_expert_gives_them(table):
+def test_kernels_have_the_kinds_that_an_expert_assigned(table):
     """Those of 226 recorded traces, and such as stand in the code of libraries."""
     rows = judged(table)
     assert {kind for kind, _, _ in rows} <= set(categories.CATEGORIES)
     assert [(name, kind, told) for kind, name, _ in rows if (told := said(name)) != kind] == []
 
 
-def test_what_stays_other_has_a_reason():
+def test_kernels_of_kind_other_have_a_reason():
     rows = judged("kernel_kinds.tsv")
     assert len(rows) == 518
     assert 0 < sum(kind == "other" for kind, _, _ in rows) < 10
     assert all((kind == "other") == bool(why) for kind, _, why in rows)
 
 
-def test_a_name_of_any_length_is_told_at_once():
+def test_names_of_any_length_are_classified_at_once():
     for part in ("mean_", "fused_", "triton_", "copy_", "_<", "chunk_"):
         for front in ("", "triton_poi_fused_", "triton_red_fused_"):
             work_kinds.of_kernel(front + part * 50_000)  # whatever somebody wrote into a file
@@ -246,7 +246,7 @@ MADE_OF = {
 """The largest part, and its least share in percent."""
 
 
-def test_what_real_models_are_made_of(recordings):
+def test_categories_of_real_models_are_complete(recordings):
     for path in recordings.glob("*.json.gz"):
         top = check_sums(read(path)).row(0, named=True)
         first, least = MADE_OF.get(path.name.removesuffix(".json.gz"), (top["category"], -1))
@@ -254,14 +254,14 @@ def test_what_real_models_are_made_of(recordings):
         assert (top["device_percent"] or 0) > least, path.name
 
 
-def test_the_page_has_a_colour_for_every_kind_in_the_light_and_in_the_dark():
+def test_report_has_a_light_and_a_dark_colour_for_each_kind():
     style = (Path(categories.__file__).parents[2] / "report/page/templates/page.css").read_text("utf-8")
     assert {kind: f"--work-{kind}: light-dark(#" in style for kind in categories.CATEGORIES} == dict.fromkeys(
         categories.CATEGORIES, True
     )
 
 
-def test_the_handler_writes_them_and_the_page_has_them(tmp_path):
+def test_handler_writes_categories_and_the_report_shows_them(tmp_path):
     trace = trace_of(tmp_path, [op("aten::mm", 0, 30), *launched(1, 2, "gemm")])
     (artifact,) = handlers.build("categories").artifacts(Capture(), trace)
     assert artifact.name == "categories.csv"
@@ -284,5 +284,5 @@ def test_the_handler_writes_them_and_the_page_has_them(tmp_path):
         ("relu_square_kernel", "elementwise"),
     ],
 )
-def test_products_with_unusual_names_are_told_by_words_of_their_name(name, kind):
+def test_products_with_unusual_names_are_classified_by_words(name, kind):
     assert work_kinds.of_kernel(name) == kind

@@ -61,7 +61,7 @@ def test_second_run_of_a_cell_records_and_keeps_the_first_window(run_cell, tmp_p
     assert caplog.text.count("that line 3 of a cell started was left open and is ended") == 1
 
 
-def test_edited_cell_records_as_well(run_cell, tmp_path):
+def test_edited_cell_records_again(run_cell, tmp_path):
     run_cell(fails=1)
     run_cell(fails=2, cell=f"# edited\n\n{CELL}")
     run_cell(cell=f"# edited again\n{CELL}")
@@ -108,7 +108,7 @@ def test_open_profiler_that_the_program_still_has_is_named(run_cell, tmp_path, c
     assert [each["partial"] for each in captures(tmp_path)] == ["stopped before its last step"]
 
 
-def test_two_profilers_of_one_program_are_both_kept(tmp_path):
+def test_both_profilers_of_one_program_are_kept(tmp_path):
     both = [
         perfhooks.Profiler(schedule=f"wait={wait} warmup=0 active=1 repeat=1", out=tmp_path / "runs", background=False)
         for wait in (1, 3)

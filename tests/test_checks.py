@@ -55,7 +55,7 @@ def test_a_trace_without_events_that_count_raises_none(tmp_path):
     assert found(tmp_path, [testing.memory(5, 64)]) == []
 
 
-def test_damage_is_told(tmp_path):
+def test_damage_is_reported(tmp_path):
     path = testing.write_trace(tmp_path / "t.json", sound())
     text = path.read_bytes()
     path.write_bytes(text[: len(text) * 9 // 10].replace(b'"ts": 0.05', b'"ts": null', 1))
@@ -64,7 +64,7 @@ def test_damage_is_told(tmp_path):
     assert names["records-without-time"] == "warning"
 
 
-def test_a_torn_archive_is_told(tmp_path):
+def test_torn_archive_is_reported(tmp_path):
     path = tmp_path / "t.json.gz"
     data = gzip.compress(testing.write_trace(tmp_path / "t.json", sound()).read_bytes())
     path.write_bytes(data[:-20])
@@ -86,19 +86,19 @@ def test_the_device_was_not_recorded_to_the_end(tmp_path):
     ]
 
 
-def test_the_recorder_says_that_it_stopped_early(tmp_path):
+def test_early_end_of_the_recorder_is_reported(tmp_path):
     row = only(tmp_path, sound(), INFO=[COUNTS + NONE.replace("early? = 0", "early? = 1")])
     assert (row["severity"], row["name"]) == ("error", "device-stopped")
     rows = found(tmp_path, sound(), WARNING=["GPU collection stopped early: buffer limit reached"])
     assert [row["name"] for row in rows] == ["device-stopped", "log-warnings"]
 
 
-def test_no_work_of_a_device_at_all(tmp_path):
+def test_missing_device_work_is_reported(tmp_path):
     row = only(tmp_path, sound(without=range(100)))
     assert (row["severity"], row["name"], row["count"]) == ("error", "no-device-work", 40)
 
 
-def test_a_trace_of_counters_says_what_it_is(tmp_path):
+def test_trace_of_counters_reports_no_lost_kernels(tmp_path):
     """Its kernels are not lost: the range profiler of CUPTI times none."""
     ranges = [slice_event("cuda_profiler_range", "gemm", 10, 20, pid=0, tid=0, smsp__inst=7)]
     row = only(tmp_path, sound(without=range(100)) + ranges)
@@ -112,7 +112,7 @@ def test_kernels_without_launch(tmp_path, kernels, severity):
     assert (row["severity"], row["name"], row["count"]) == (severity, "kernels-without-launch", kernels)
 
 
-def test_kernels_without_launch_where_no_call_was_recorded(tmp_path):
+def test_kernels_without_launches_are_reported_without_calls(tmp_path):
     row = only(tmp_path, [event for event in sound() if event["cat"] != "cuda_runtime"])
     assert (row["severity"], row["count"]) == ("info", 40)
     assert "the step in which it ran" in row["text"]
@@ -134,7 +134,7 @@ def without_number(event, number):
 
 
 @pytest.mark.parametrize("number", [None, 0, -1])
-def test_a_call_and_a_kernel_without_a_number_have_nothing_in_common(tmp_path, number):
+def test_calls_and_kernels_without_numbers_are_not_linked(tmp_path, number):
     """Nothing tells that one launched the other, that the call lost its kernel, or that the kernel came before all."""
     extra = [without_number(each, number) for each in (launch(0, 500, 510), kernel(0, 520, 530, stream=9))]
     row = only(tmp_path, sound() + extra)
@@ -164,7 +164,7 @@ def test_a_kernel_during_its_launch_is_in_order(tmp_path):
 
 
 @pytest.mark.parametrize("step", range(STEPS))
-def test_a_step_whose_kernels_were_lost(tmp_path, step):
+def test_step_with_lost_kernels_is_reported(tmp_path, step):
     lost = range(1 + KERNELS * step, 1 + KERNELS * step + 3)
     rows = {row["name"]: row for row in found(tmp_path, sound(without=lost))}
     row = rows["step-with-few-kernels"]
@@ -226,7 +226,7 @@ def test_a_window_that_mostly_compiles_or_captures_recorded_a_start(tmp_path, bu
 
 
 @pytest.mark.parametrize(("worked", "names"), [(0, ["recorded-a-start"]), (400_000_000, [])])
-def test_long_launches_are_a_start_where_the_device_idles(tmp_path, worked, names):
+def test_long_launches_on_an_idle_device_are_start_up(tmp_path, worked, names):
     """While it works, they wait for room in its queue."""
     events = [step_mark(0, 0, 500_000_000), launch(1, 10, 400_000_000), kernel(1, 400_000_100, 400_000_200)]
     events += [launch(2, 1, 5), kernel(2, 6, 6 + worked, name="other")]
@@ -247,23 +247,23 @@ def test_no_step_marks(tmp_path):
     [("Out-of-range", "info"), ("Invalid ext correlations", "warning"), ("CPU GPU out-of-order", "warning")],
 )
 @pytest.mark.parametrize("listed", [True, False], ids=["list", "text"])
-def test_what_kineto_counts(tmp_path, name, severity, listed):
+def test_counts_in_the_log_of_kineto_are_reported(tmp_path, name, severity, listed):
     line = COUNTS + NONE.replace(f"{name} = 0", f"{name} = 4181")
     row = only(tmp_path, sound(), INFO=[line] if listed else line)
     assert (row["severity"], row["name"], row["count"]) == (severity, "records-dropped", 4181)
 
 
-def test_what_the_recorder_warns_of(tmp_path):
+def test_warnings_of_the_recorder_are_reported(tmp_path):
     row = only(tmp_path, sound(), WARNING=["one thing", "another"], ERROR=[7, None])
     assert (row["severity"], row["name"], row["count"], row["first"]) == ("info", "log-warnings", 2, "one thing")
 
 
 @pytest.mark.parametrize("log", [7, {"a": 1}, [[], {}], None, [COUNTS + "Out-of-range = " + "9" * 40]])
-def test_an_odd_log_says_nothing_wrong(tmp_path, log):
+def test_odd_log_causes_no_false_doubt(tmp_path, log):
     assert {row["name"] for row in found(tmp_path, sound(), INFO=log)} <= {"records-dropped"}
 
 
-def test_a_log_that_no_file_can_hold_is_told_all_the_same(tmp_path):
+def test_log_that_no_file_can_hold_is_reported(tmp_path):
     row = only(tmp_path, sound(), WARNING=["lone \ud800 surrogate"])
     assert row["first"] == "lone ? surrogate"
 
@@ -273,17 +273,17 @@ def overhead(start, end, name="Activity Buffer Request"):
 
 
 @pytest.mark.parametrize(("span", "severities"), [(10, ["info"]), (100, ["warning", "info"]), (300, ["warning"] * 2)])
-def test_what_recording_cost_inside_the_steps(tmp_path, span, severities):
+def test_recording_cost_inside_the_steps_is_reported(tmp_path, span, severities):
     rows = found(tmp_path, [*sound(), overhead(500, 500 + span)])
     assert [row["severity"] for row in rows] == severities
     assert [row["name"] for row in rows] == ["buffer-requests", "profiler-overhead"][: len(severities)]
 
 
-def test_what_recording_cost_outside_of_the_steps_is_no_doubt(tmp_path):
+def test_recording_cost_outside_of_the_steps_is_no_doubt(tmp_path):
     assert found(tmp_path, [*sound(), overhead(4100, 9000)]) == []
 
 
-def test_other_overhead_is_told_with_its_names(tmp_path):
+def test_other_overhead_is_reported_with_its_names(tmp_path):
     row = only(tmp_path, [*sound(), overhead(100, 200, "Buffer Flush"), overhead(300, 400, "Instrumentation")])
     assert (row["severity"], row["name"], row["count"]) == ("warning", "profiler-overhead", 2)
     assert "Buffer Flush, Instrumentation" in row["text"]
@@ -297,7 +297,7 @@ def test_time_of_the_driver_is_no_profiler_overhead(tmp_path, name):
     assert "profiler-overhead" not in {row["name"] for row in rows}
 
 
-def test_the_gravest_come_first(tmp_path):
+def test_most_serious_doubts_come_first(tmp_path):
     events = [
         *sound(without={13}),
         overhead(500, 510),

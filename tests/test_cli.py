@@ -47,7 +47,7 @@ def run(monkeypatch, capfd):
 @pytest.mark.parametrize(
     "safe", ["", pytest.param("1", marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no -P"))]
 )
-def test_what_the_user_has_python_look_into_first_stays_first(tmp_path, safe):
+def test_first_entries_of_the_import_path_stay_first(tmp_path, safe):
     """Only the working directory goes, which Python puts before it where nobody tells it not to."""
     ours, here = tmp_path / "ours", tmp_path / "here"
     for folder in (ours, here):
@@ -76,7 +76,7 @@ def test_a_schedule_is_drawn(tmp_path, run):
 
 
 @pytest.mark.slow
-def test_a_page_of_a_trace_is_written_beside_it(trace, run):
+def test_report_of_a_trace_is_written_next_to_the_trace(trace, run):
     done = run("report", trace.name, folder=trace.parent)
     assert (done.returncode, done.stdout) == (0, "t.report.html\n")
     assert "aten::mm" in (trace.parent / "t.report.html").read_text()
@@ -96,7 +96,7 @@ def test_a_flame_graph_is_a_picture_folded_or_for_speedscope(trace, run):
 
 
 @pytest.mark.process
-def test_the_doctor_records_a_window_and_says_what_works_here(tmp_path, run):
+def test_doctor_records_a_window_and_lists_working_features(tmp_path, run):
     done = run("doctor", folder=tmp_path)
     assert done.returncode == 0, done.stdout
     rows = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines() if line[:1].islower()}
@@ -105,7 +105,7 @@ def test_the_doctor_records_a_window_and_says_what_works_here(tmp_path, run):
 
 
 @pytest.mark.recorder
-def test_the_doctor_says_that_nothing_can_be_recorded_where_nothing_can(tmp_path):
+def test_doctor_reports_that_nothing_can_be_recorded(tmp_path):
     """While another profiler records; it tries, and does not conclude from versions."""
     import torch
 
@@ -128,7 +128,7 @@ def test_the_doctor_finds_a_place_that_cannot_be_written(tmp_path, run):
 
 
 @pytest.mark.worker
-def test_the_demo_leaves_a_page(tmp_path, run):
+def test_demo_writes_a_report(tmp_path, run):
     done = run("demo", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "forward" in done.stdout
@@ -136,7 +136,7 @@ def test_the_demo_leaves_a_page(tmp_path, run):
     assert run("report", "perf/latest", folder=tmp_path).returncode == 0
 
 
-def test_report_names_the_rank_that_others_wait_for(tmp_path, run):
+def test_report_names_the_rank_that_other_ranks_wait_for(tmp_path, run):
     ManyRanks(ranks=3, node=1, slow_data={1: 30.0}).write(tmp_path / "run")
     done = run("report", "run", folder=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -180,7 +180,7 @@ def test_report_has_a_line_for_all_of_many_ranks_that_fared_alike(tmp_path, run)
         ("merge", "nowhere"),
     ],
 )
-def test_an_error_is_one_line_and_exit_code_2(tmp_path, words, run):
+def test_errors_are_one_line_with_exit_code_2(tmp_path, words, run):
     (tmp_path / "broken.json").write_text("{")
     done = run(*words, folder=tmp_path)
     assert done.returncode == 2
@@ -191,7 +191,7 @@ def test_an_error_is_one_line_and_exit_code_2(tmp_path, words, run):
 
 @pytest.mark.parametrize("verb", ["report", "flame"])
 @pytest.mark.parametrize("out", ["nowhere/x", "."])
-def test_a_place_that_cannot_be_written_is_an_error_of_one_line(trace, verb, out, run):
+def test_unwritable_folder_is_an_error_of_one_line(trace, verb, out, run):
     done = run(verb, trace.name, "-o", out, folder=trace.parent)
     assert done.returncode == 2
     assert done.stderr.startswith(f"perfhooks: {out} cannot be written: ")
@@ -209,7 +209,7 @@ def test_only_demo_and_doctor_import_torch(trace):
 
 
 @pytest.mark.slow
-def test_the_help_of_run_is_two_screens_and_all_options_are_a_word_further():
+def test_help_of_run_fits_two_screens():
     short, whole = (CliRunner().invoke(app.app, ["run", word]).output for word in ("--help", "--help-all"))
     assert len(short.splitlines()) <= 2 * 40
     shown, every = (set(re.findall(r"--[a-z][a-z-]+", text)) for text in (short, whole))
@@ -218,7 +218,7 @@ def test_the_help_of_run_is_two_screens_and_all_options_are_a_word_further():
 
 
 @pytest.mark.recorder
-def test_the_doctor_measures_peaks_that_traces_of_this_processor_have_from_then_on(tmp_path, monkeypatch):
+def test_doctor_measures_peaks_that_later_traces_use(tmp_path, monkeypatch):
     """A training on a processor that nobody measured has rates and no limit; the file is asked for by its name."""
     import torch
 

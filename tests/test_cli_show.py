@@ -99,7 +99,7 @@ def test_json_of_everything_has_the_tables_by_name(run, trace):
     assert list(json.loads(text)) == ["copies", "syncs"]
 
 
-def test_a_limit_is_kept(run, trace):
+def test_limit_applies_to_rows(run, trace):
     assert len(as_csv(run(trace, "-t", "operators", "--limit", "2")[1])) == 2
     assert len(as_csv(run(trace, "-t", "operators", "--limit", "0")[1])) > 2
 
@@ -160,12 +160,12 @@ def test_a_run_shows_the_steps_of_all_windows_and_ranks(run, run_folder):
     }
 
 
-def test_other_tables_of_a_run_are_those_of_its_last_window(run, run_folder):
+def test_other_tables_of_a_run_come_from_its_last_window(run, run_folder):
     rows = as_csv(run(run_folder, "-t", "kernels")[1])
     assert {(row["window"], row["rank"]) for row in rows} == {("train-000112-000114", rank) for rank in "01"}
 
 
-def test_one_window_needs_no_column_for_it(run, run_folder):
+def test_table_of_one_window_has_no_window_column(run, run_folder):
     rows = as_csv(run(run_folder / "train-000012-000014", "-t", "kernels")[1])
     assert {row["rank"] for row in rows} == {"0", "1"}
     assert "window" not in rows[0]
@@ -181,7 +181,7 @@ def test_an_unfinished_window_is_read_from_its_spool(run, tmp_path):
     assert [row["step"] for row in as_csv(run(made.folder)[1])] == ["3", "4"]
 
 
-def test_a_step_that_was_cut_short_is_left_out(run, tmp_path):
+def test_shortened_step_is_omitted(run, tmp_path):
     made = place(tmp_path / "train-000003-000005", first=3, last=5, reached=4, partial="KeyboardInterrupt")
     testing.write_trace(made.artifact("pt.trace.json.gz"), EVENTS)
     assert [row["step"] for row in as_csv(run(made.folder)[1])] == ["3"]
@@ -228,7 +228,7 @@ def test_errors_are_one_line(run, tmp_path, trace, arguments, message):
 
 
 @pytest.mark.parametrize("verb", ["show", "report", "merge"])
-def test_of_a_folder_of_traces_in_perfettos_form_it_is_said_what_writes_json(run, tmp_path, verb):
+def test_folder_of_perfetto_traces_reports_how_to_write_json(run, tmp_path, verb):
     (tmp_path / "rank0.pftrace").write_bytes(b"")
     code, text, errors = run(tmp_path, verb=verb)
     assert (code, text, errors.count("\n")) == (2, "", 1)
@@ -236,13 +236,13 @@ def test_of_a_folder_of_traces_in_perfettos_form_it_is_said_what_writes_json(run
     assert "export to a name that ends in .json" in errors
 
 
-def test_a_run_without_traces_says_so(run, tmp_path):
+def test_run_without_traces_is_reported(run, tmp_path):
     place(tmp_path / "train-000012-000014")
     code, _, errors = run(tmp_path / "train-000012-000014")
     assert (code, "its windows have no trace" in errors) == (2, True)
 
 
-def test_a_run_of_a_newer_perfhooks_says_so(run, tmp_path):
+def test_run_of_a_newer_perfhooks_is_reported(run, tmp_path):
     publish_json(tmp_path / "run.json", {"format": 99})
     code, _, errors = run(tmp_path)
     assert (code, "newer" in errors) == (2, True)
@@ -270,7 +270,7 @@ def test_a_line_is_free_between_two_tables():
     assert drawn({"one": frame, "two": frame}) == f"{alone}\n{alone.replace('one', 'two')}"
 
 
-def test_numbers_are_left_out_before_a_line_is_broken():
+def test_number_columns_are_omitted_before_a_line_breaks():
     frame = pl.DataFrame({"name": ["x" * 80, "y"], "a_ms": [1.5, 20000.0], "b_ms": [None, 2.0], "c": [3, 4]})
     wide, narrow, tiny = (drawn({"kernels": frame}, width) for width in (120, 40, 34))
     assert "no room" not in wide
@@ -291,13 +291,13 @@ def test_a_wide_table_of_few_steps_is_turned():
     assert len(lines) == 21
 
 
-def test_the_end_of_a_stack_is_what_is_shown():
+def test_end_of_a_stack_is_shown():
     text = drawn({"stacks": pl.DataFrame({"self_ms": [1.0], "stack": ["a;" * 100 + "leaf"]})}, 40)
     assert "leaf" in text
     assert "…" in text
 
 
-def test_what_is_left_out_is_said():
+def test_omitted_columns_are_named():
     frame = pl.DataFrame({"name": [str(number) for number in range(100)]})
     assert "80 more rows: --limit 0 shows all" in drawn({"operators": frame})
     assert "90 more rows" in drawn({"operators": frame, "kernels": frame})
@@ -305,7 +305,7 @@ def test_what_is_left_out_is_said():
     assert "more rows" not in drawn({"operators": frame}, limit=0)
 
 
-def test_nothing_is_said_as_such():
+def test_empty_tables_have_a_text():
     assert drawn({"copies": pl.DataFrame({"name": []})}) == "copies: none in this trace\n"
     assert drawn({"checks": pl.DataFrame({"name": []})}) == "checks: no doubts about the trace itself\n"
 
@@ -371,7 +371,7 @@ def test_help_has_examples_and_imports_nothing_heavy():
 
 
 @pytest.mark.process
-def test_a_reader_that_goes_away_is_no_error(tmp_path):
+def test_reader_that_closes_the_pipe_is_no_error(tmp_path):
     """More is written than a pipe holds."""
     events = [op(f"aten::{'long_' * 10}{number}", 10 * number, 10 * number + 5) for number in range(5000)]
     path = testing.write_trace(tmp_path / "long.json.gz", events)
@@ -411,7 +411,7 @@ def test_names_that_the_terminal_cannot_show_are_no_error(tmp_path):
 # --- what a person need not say ---
 
 
-def test_findings_are_sentences_with_what_they_gain():
+def test_findings_are_sentences_with_gains():
     row = {"title": ["It waits."], "gain_ms": [5.0], "gain_percent": [25.0], "advice": ["Do [this]."]}
     assert [line.rstrip() for line in drawn({"findings": pl.DataFrame(row)}).splitlines()] == [
         "findings with advice, by estimated gain",
@@ -448,12 +448,12 @@ def test_equal_doubts_of_ranks_share_a_line():
     ]
 
 
-def test_a_table_that_is_cut_says_of_how_many():
+def test_shortened_table_shows_the_number_of_rows():
     frame = pl.DataFrame({"name": ["x"] * 93, "count": [1] * 93})
     assert "operators 7 of 93 rows" in drawn({"operators": frame}, limit=7)
 
 
-def test_long_texts_are_cut_before_a_time_is_left_out():
+def test_long_texts_are_cut_before_times_are_omitted():
     texts = {name: [name * 20] for name in ("name", "kind", "stack")}
     numbers = {f"t{number}_ms": [12.345] for number in range(3)}
     lines = drawn({"operators": pl.DataFrame(texts | numbers)}, width=80)
@@ -480,7 +480,7 @@ def test_the_last_run_is_found_by_itself(tmp_path, monkeypatch):
 
 
 @pytest.mark.process
-def test_help_is_short_too_and_the_version_is_said():
+def test_short_help_and_version_options_work():
     assert command("-h").stdout == command("--help").stdout
     assert command("--version").stdout.strip() == the_version()
 
@@ -503,7 +503,7 @@ def test_a_table_in_pieces_is_the_table(monkeypatch):
     assert max(map(len, output.json(table.head(0)))) == 1
 
 
-def test_what_is_not_as_it_was_asked_for_is_said_of_its_rank(tmp_path, capsys):
+def test_unexpected_state_of_a_rank_is_shown(tmp_path, capsys):
     late = RankOutcome(3, Place(tmp_path, 3), Capture(rank=3), note="recorded steps 7 to 9 and not 5 to 7")
     cut = RankOutcome(4, Place(tmp_path, 4), Capture(rank=4, partial="the loop ended"))
     assert capture._show([late, cut])
@@ -511,7 +511,7 @@ def test_what_is_not_as_it_was_asked_for_is_said_of_its_rank(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("table", ["functions", "modules"])
-def test_an_empty_table_of_stacks_says_how_they_are_recorded(tmp_path, capsys, table):
+def test_empty_table_of_stacks_explains_how_to_record_stacks(tmp_path, capsys, table):
     """And says nothing of it where there are some."""
     path = testing.write_trace(tmp_path / "t.json", [testing.op("aten::mm", 100, 200)])
     show.show(str(path), (table,), form="table")
@@ -531,5 +531,5 @@ def test_an_empty_table_of_stacks_says_how_they_are_recorded(tmp_path, capsys, t
         ("operators", (), None),
     ],
 )
-def test_a_table_is_of_the_window_that_has_what_it_needs(table, by, needed):
+def test_table_comes_from_the_window_with_the_needed_options(table, by, needed):
     assert show._need(table, by) == needed

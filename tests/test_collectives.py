@@ -48,7 +48,7 @@ def nanos(value):
 # --- collectives
 
 
-def test_a_kernel_says_what_it_moved(tmp_path):
+def test_kernel_contains_its_message_size(tmp_path):
     events = [
         step_mark(3, 0, 100),
         launch(1, 10, 20),
@@ -79,7 +79,7 @@ def test_a_kernel_says_what_it_moved(tmp_path):
         (None, 8, None),
     ],
 )
-def test_bus_factors_are_those_of_nccl_tests(name, ranks, factor):
+def test_bus_factors_equal_those_of_nccl_tests(name, ranks, factor):
     assert collectives.bus_factor(name, ranks) == factor
 
 
@@ -101,11 +101,11 @@ def test_bus_factors_are_those_of_nccl_tests(name, ranks, factor):
         (None, None),
     ],
 )
-def test_operations_have_one_name_whatever_a_backend_calls_them(text, name):
+def test_operations_have_one_name_for_all_backends(text, name):
     assert messages.operation(text) == name
 
 
-def test_exposed_is_what_no_kernel_computes_beside(tmp_path):
+def test_exposed_time_excludes_concurrent_computation(tmp_path):
     """On any device of the process; copies hide nothing, and neither does other communication."""
     events = [
         kernel(1, 0, 100, name="nccl_all_reduce", stream=9),
@@ -118,7 +118,7 @@ def test_exposed_is_what_no_kernel_computes_beside(tmp_path):
 
 
 @pytest.mark.parametrize("around", [[op("record_param_comms", 0, 100)], []], ids=["in a record", "first of all"])
-def test_old_kernels_are_told_by_the_labels_around_their_launch(tmp_path, around):
+def test_old_kernels_are_identified_by_labels_around_the_launch(tmp_path, around):
     """Before torch 2.1 the kernel has no arguments, but the label has the tensor."""
     events = [
         *around,
@@ -132,7 +132,7 @@ def test_old_kernels_are_told_by_the_labels_around_their_launch(tmp_path, around
     assert row["bus_gb_per_s"] is None
 
 
-def test_a_record_named_by_external_id_tells_of_its_kernel(tmp_path):
+def test_record_with_the_external_id_describes_the_kernel(tmp_path):
     events = [
         op("record_param_comms", 0, 100, external=5, **ALL_REDUCE),
         annotation("nccl:all_reduce", 10, 90, external=6),
@@ -142,7 +142,7 @@ def test_a_record_named_by_external_id_tells_of_its_kernel(tmp_path):
     assert (row["operation"], row["bytes"], row["group"], row["group_size"]) == ("all_reduce", 4000, "0", 4)
 
 
-def test_collectives_of_the_host_are_rows_where_no_device_does_them(tmp_path):
+def test_host_collectives_are_rows_without_device_collectives(tmp_path):
     """Of gloo with what it took; what is only asked for has no bandwidth, and is left out where devices were traced."""
     gloo = annotation("gloo:all_gather", 0, 100, tid=7, Input_Dims=[[10]], Input_type=["float"])
     nccl = annotation("nccl:broadcast", 50, 60, Input_Dims=[[10]], Input_type=["double"])
@@ -156,7 +156,7 @@ def test_collectives_of_the_host_are_rows_where_no_device_does_them(tmp_path):
     assert alone["operation"] == "all_gather"
 
 
-def test_records_of_something_else_are_no_collectives(tmp_path):
+def test_records_of_other_operations_are_no_collectives(tmp_path):
     events = [op("record_param_comms", 0, 10, Collective_name=name) for name in ("init", "wait", "")]
     assert rows(tmp_path, events) == []
 
@@ -188,20 +188,20 @@ def test_a_barrier_has_no_bandwidth(tmp_path):
         {"Process_Group_Name": [1], "dtype": None},
     ],
 )
-def test_what_cannot_be_is_null(tmp_path, args):
+def test_impossible_values_are_null(tmp_path, args):
     (row,) = rows(tmp_path, [kernel(1, 0, 10, **ALL_REDUCE | args)])
     assert row["bytes"] is None
     assert row["operation"] == "all_reduce"
 
 
 @pytest.mark.parametrize("dims", ["x", 3, [3], [["a"]], [[-1]], [[[5]]], [[2**70]], [[]], None])
-def test_odd_shapes_say_nothing(tmp_path, dims):
+def test_odd_shapes_give_no_size(tmp_path, dims):
     events = [annotation("gloo:all_reduce", 0, 10, Input_Dims=dims, Input_type=["TensorList"])]
     assert [row["bytes"] for row in rows(tmp_path, events)] == [None]
 
 
 @pytest.mark.parametrize("info", [7, {"pg_config": 3}, {"pg_config": [3, {}, {"pg_name": "0", "pg_size": "many"}]}])
-def test_odd_process_groups_say_nothing(tmp_path, info):
+def test_odd_process_groups_are_ignored(tmp_path, info):
     (row,) = rows(tmp_path, [annotation("gloo:all_reduce", 0, 10)], distributedInfo=info)
     assert row["group_size"] is None
 
@@ -218,7 +218,7 @@ def test_a_base_of_times_that_cannot_be_is_none(tmp_path, base, known):
     assert start == pytest.approx(known + late, rel=1e-12)
 
 
-def test_what_was_launched_before_the_window_is_no_partner_of_another_ranks(tmp_path):
+def test_work_launched_before_the_window_matches_no_other_rank(tmp_path):
     """One rank began to record later, so its trace has the end of a collective that the other has not."""
     rows = []
     for rank in (0, 1):
@@ -253,7 +253,7 @@ def check_rows(trace, count):
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_traces_of_any_dialect_give_every_collective_copy_and_wait(traces, name):
+def test_traces_of_all_dialects_contain_collectives_copies_waits(traces, name):
     path = traces / f"{name}.json.gz"
     # where no device was recorded, the labels say it
     told = slices(path, {"kernel"}) or slices(path, {"user_annotation"})
@@ -270,7 +270,7 @@ COLLECTIVES = {
 }
 
 
-def test_real_traces_give_every_collective_copy_and_wait(recordings):
+def test_real_traces_contain_all_collectives_copies_and_waits(recordings):
     for path in recordings.glob("*.json.gz"):
         check_rows(read(path), COLLECTIVES.get(path.name.removesuffix(".json.gz"), 0))
 
@@ -282,7 +282,7 @@ def copy(correlation, start, end, name="Memcpy HtoD (Pageable -> Device)", **arg
     return kernel(correlation, start, end, name=name, category="gpu_memcpy", **args)
 
 
-def test_a_copy_says_from_where_to_where_and_how_fast(tmp_path):
+def test_copy_has_direction_and_speed(tmp_path):
     events = [
         step_mark(0, 0, 100),
         op("aten::copy_", 0, 50, external=1),
@@ -311,13 +311,13 @@ def test_a_copy_says_from_where_to_where_and_how_fast(tmp_path):
         ([], None),
     ],
 )
-def test_a_copy_blocks_if_the_host_waits_for_it(tmp_path, events, blocking):
+def test_copy_blocks_if_the_host_waits_for_the_copy(tmp_path, events, blocking):
     """In its call, or before the operator that made it ends; others may wait as they like."""
     found = rows(tmp_path, [op("aten::copy_", 0, 200, external=1), *events, copy(1, 40, 60, external=1)], copies)
     assert [row["blocking"] for row in found] == [blocking]
 
 
-def test_a_slow_call_for_pinned_memory_blocks_nothing(tmp_path):
+def test_slow_call_for_pinned_memory_does_not_block(tmp_path):
     events = [launch(1, 0, 100, name="cudaMemcpyAsync"), copy(1, 40, 60, name="Memcpy HtoD (Pinned -> Device)")]
     assert [row["blocking"] for row in rows(tmp_path, events, copies)] == [False]
 
@@ -325,7 +325,7 @@ def test_a_slow_call_for_pinned_memory_blocks_nothing(tmp_path):
 # --- synchronisations
 
 
-def test_a_wait_says_who_made_it(tmp_path):
+def test_wait_has_its_operator_and_line(tmp_path):
     """The outermost operator, and the innermost line of one's own."""
     events = [
         step_mark(7, 0, 100),
@@ -342,7 +342,7 @@ def test_a_wait_says_who_made_it(tmp_path):
     assert row["line"] == "train.py(12): step"
 
 
-def test_without_a_line_of_ones_own_the_library_is_named(tmp_path):
+def test_library_line_is_used_without_a_line_of_the_user(tmp_path):
     frames = [python_frame("torch/optim/sgd.py(3): step", 0, 100), python_frame("nn.Module: Linear_0", 1, 90)]
     (row,) = rows(tmp_path, [*frames, launch(1, 30, 60, name="cudaDeviceSynchronize")], synchronisations)
     assert (row["operator"], row["line"]) == (None, "torch/optim/sgd.py(3): step")
@@ -359,7 +359,7 @@ def test_a_number_that_names_an_unrelated_operator_is_not_believed(tmp_path):
     assert [row["operator"] for row in rows(tmp_path, events, synchronisations)] == [None]
 
 
-def test_what_the_tracer_reports_is_joined_to_its_call(tmp_path):
+def test_waits_of_the_tracer_are_joined_to_their_calls(tmp_path):
     def reported(kind, correlation, start, end):
         event = slice_event("cuda_sync", kind, start, end, pid=0, tid=7)
         return event | {"args": {"cuda_sync_kind": kind, "stream": 7, "correlation": correlation, "device": 0}}
@@ -381,7 +381,7 @@ def test_what_the_tracer_reports_is_joined_to_its_call(tmp_path):
     ]
 
 
-def test_operators_stand_in_for_calls_that_were_not_recorded(tmp_path):
+def test_operators_replace_calls_that_were_not_recorded(tmp_path):
     events = [op("aten::item", 0, 30), op("aten::_local_scalar_dense", 5, 25), op("aten::nonzero", 40, 50)]
     assert rows(tmp_path, events, synchronisations) == []
     found = rows(tmp_path, [*events, kernel(1, 0, 10)], synchronisations)

@@ -90,7 +90,7 @@ def test_every_library_has_a_source_and_a_kernel_here():
     assert untried == {"xccl", "cncl", "mccl", "eccl"}, "those of vendors of whom no kernel's name was seen"
 
 
-def test_each_is_a_collective_that_says_what_it_does(tmp_path):
+def test_collective_has_its_operation(tmp_path):
     events = [step_mark(0, 0, 10_000)]
     events += [kernel(1 + place, 100 * place, 100 * place + 50, name=name) for place, name in enumerate(COMMUNICATE)]
     found = collectives.table(read(testing.write_trace(tmp_path / "t.json", events)))
@@ -104,7 +104,7 @@ def test_a_user_can_name_more(tmp_path):
     assert classes == {"my_exchange_v2": "communication", "gemm": "compute"}
 
 
-def test_what_a_training_said_is_kept_with_its_windows(tmp_path):
+def test_communication_option_is_stored_with_its_windows(tmp_path):
     """So the worker reads them with it, and so does whoever shows them later."""
     prof = Profiler(schedule="wait=9 warmup=1 active=1", out=tmp_path, communication="my_exchange")
     place = Place(tmp_path / "train-000002-000002")
@@ -119,13 +119,13 @@ def test_what_a_training_said_is_kept_with_its_windows(tmp_path):
     assert pl.read_csv(place.artifact("steps.csv"))["comm_ms"].item() > 0
 
 
-def test_whoever_shows_a_trace_can_name_more(tmp_path):
+def test_communication_option_applies_to_shown_traces(tmp_path):
     path = testing.write_trace(tmp_path / "t.json", [kernel(1, 0, 10, name="my_exchange_v2")])
     assert show.tables(str(path), ["kernels"], communication="exchange")["kernels"]["class"].item() == "communication"
 
 
 @pytest.mark.parametrize("value", ["", "mine|", 7])
-def test_what_is_no_part_of_a_name_is_refused(tmp_path, value):
+def test_invalid_parts_of_names_are_rejected(tmp_path, value):
     path = testing.write_trace(tmp_path / "t.json", [kernel(1, 0, 10)])
     with pytest.raises(OptionError, match="communication must be parts of kernel names"):
         read(path, communication=value)

@@ -82,7 +82,7 @@ def printed(place):
     return sorted((place / "printed").read_text().split())
 
 
-def test_dirty_tree_stays_as_it_is(place):
+def test_dirty_tree_stays_unchanged(place):
     """Changes in the index, in the tree, and files that git does not know."""
     work = repository(place / "work", print=PRINTS, part="VALUE = 1", other="")
     (work / "part.py").write_text("VALUE = 2")

@@ -141,7 +141,7 @@ def compared(a, b):
     return comparison.compare(Side(label="a", stage="train", costs=a), Side(label="b", stage="train", costs=b))
 
 
-def test_a_step_without_length_costs_nothing(tmp_path):
+def test_step_without_length_has_no_costs(tmp_path):
     """As damaged traces have, and clocks that stand still."""
     found = measured(tmp_path, [testing.step_mark(3, 500, 500), testing.op("aten::mm", 0, 1000)])
     assert (found.steps, found.wall, found.host) == (1, 0, {})
@@ -292,7 +292,7 @@ def test_numbers_are_per_step_of_each_side(tmp_path):
         assert waited == tuple(1e6 * ms for ms in waits)
 
 
-def test_share_refers_to_the_step_of_its_own_side(tmp_path):
+def test_share_refers_to_the_step_of_the_same_side(tmp_path):
     """Waits of 1 ms in a step of 7.35 ms, and of 4 ms in one of 10.35 ms on a machine that is slower by half."""
     longer = on_a_slower_machine(training(layers=8, steps=6, data=4000), 1.5)
     costs_of = measured(tmp_path, training(layers=8)), measured(tmp_path, longer)
@@ -557,7 +557,7 @@ def test_open_opens_the_report(base, slower, tmp_path, monkeypatch, words):
     assert opened == ([(tmp_path / name).as_uri()] if "--open" in words else [])
 
 
-def test_one_run_per_side_is_stated(base):
+def test_single_run_per_side_is_stated(base):
     assert "one run per side" in run(base, base).output
 
 
@@ -728,7 +728,7 @@ def test_important_notes_are_short_and_others_follow_reasons(folder):
         assert notes.count("more than three times the median") == 1, "one note says it of all six runs"
 
 
-def test_same_gap_of_several_runs_is_one_note(folder):
+def test_equal_gaps_of_several_runs_are_one_note(folder):
     sides = [make_run(folder / f"bare {name}", None, steps()) for name in "xyz"]
     notes = run(sides[0], "--", *sides[1:]).output.partition("Notes:")[2]
     told = "bare x has no window of train: the costs of its steps are unknown; likewise bare y, bare z"
@@ -746,7 +746,7 @@ def test_shares_compare_runs_of_different_machines(base, slower):
     assert "waiting for data takes 65%" in output
 
 
-def test_columns_of_one_side_are_not_compared(folder, base):
+def test_columns_that_only_one_side_has_are_not_compared(folder, base):
     plain = [event for event in training() if event["cat"] != "python_function"]
     other = make_run(folder / "plain", plain, steps(), options={"with_stack": False})
     output = run(base, other).output
@@ -965,7 +965,7 @@ def test_few_differences_are_all_listed():
     ],
     ids=["names of hosts", "equal machines", "devices", "only one tells"],
 )
-def test_machines_differ_by_hardware_else_by_name(tmp_path, a, b, is_said):
+def test_machines_differ_by_hardware_or_by_name(tmp_path, a, b, is_said):
     found = measured(tmp_path, training())
     made = comparison.compare(*(Side(label="x", stage="train", costs=found, facts=facts) for facts in (a, b)))
     assert any("different machines" in doubt for doubt in made.doubts) == is_said
@@ -1097,7 +1097,7 @@ def test_device_rows_have_typical_costs(tmp_path):
     assert told == {"compute": costs.KeyCost(5, 1_100_000, 500_000), "idle": costs.KeyCost(0, 3_900_000, 4_500_000)}
 
 
-def test_an_operator_that_runs_more_often_in_several_shapes_is_one_reason(tmp_path):
+def test_operator_with_more_calls_in_several_shapes_is_one_reason(tmp_path):
     """An item() of each of eight gradients has one cause; one of two shapes that became dearer is a row of its own."""
 
     def side(count, us):
@@ -1122,7 +1122,7 @@ def test_an_operator_that_runs_more_often_in_several_shapes_is_one_reason(tmp_pa
     assert (changed["aten::norm"].count_a, changed["aten::norm"].count_b) == (2, 8)
 
 
-def test_autograd_node_and_its_callee_are_one_reason(tmp_path):
+def test_autograd_node_and_callee_are_one_reason(tmp_path):
     def side(us):
         events = [testing.step_mark(3, 0, 200_000)]
         events += [testing.op("autograd::engine::evaluate_function: MulBackward0", 0, 10_000 + 2000 * us)]
@@ -1139,7 +1139,7 @@ def test_noise_is_unknown_with_fewer_than_ten_rows():
     assert [noise_model(Aligned(a, b)).factor for a, b in zip(plain, slow, strict=True)] == [1, pytest.approx(1.5)]
 
 
-def test_certain_reason_comes_first_from_one_percent_of_the_step():
+def test_certain_reason_of_one_percent_comes_first():
     """Of 29 s: a new call of 0.35 s precedes one that became 0.38 s longer by chance, and one of 0.2 s does not."""
     for new, first in ((350_000, "aten::op20"), (200_000, "aten::op0")):
         a, b = ([long, *[1_000_000] * 19, *more] for long, more in ((10_000_000, []), (10_380_000, [new])))
@@ -1297,7 +1297,7 @@ def broken():
 
 
 @pytest.mark.slow
-def test_broken_baseline_is_refused_soon_in_one_line(base, tmp_path):
+def test_broken_baseline_is_rejected_in_one_line(base, tmp_path):
     path = tmp_path / "broken.json"
     for name, told in broken():
         path.write_bytes(told if isinstance(told, bytes) else json.dumps(told).encode())
@@ -1320,7 +1320,7 @@ def test_steps_of_zero_length_have_no_shares(base, tmp_path):
 
 
 @pytest.mark.slow
-def test_bad_input_is_one_line_each(folder, base, tmp_path):
+def test_bad_input_is_one_line(folder, base, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "no.json").write_text("{}")
     (tmp_path / "b.json").write_text('{"perfhooks_baseline":99,"label":""}')
@@ -1383,7 +1383,7 @@ def test_two_traces_are_compared_without_a_verdict(folder):
     assert "waiting for data takes 4 ms instead of 1 ms" in output
 
 
-def test_the_loop_is_the_training_unless_said_otherwise(folder):
+def test_training_is_the_default_loop(folder):
     both = make_run(folder / "both", training(), steps())
     with (both / "rank0.timeline.csv").open("a") as file:
         file.writelines(f"validate,{number},wait,2.0,\n" for number in range(100))

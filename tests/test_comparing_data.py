@@ -44,7 +44,7 @@ def test_runs_that_saw_the_same_data_are_compared_step_by_step():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("runs", [1, 2])
-def test_errors_of_pairs_are_what_pairs_differ_by(runs):
+def test_errors_of_pairs_come_from_differences_of_pairs(runs):
     """With as few runs as there are, each is part of what is usual."""
     random = np.random.default_rng(2)
     found = []
@@ -68,7 +68,7 @@ def test_runs_that_saw_other_data_or_only_drift_alike_are_not_paired():
     assert match_steps(drifting[:1], drifting[1:]) is None
 
 
-def test_steps_that_not_all_runs_have_are_left_out_of_pairs():
+def test_steps_that_some_runs_lack_are_omitted_from_pairs():
     random = np.random.default_rng(4)
     data = lengths(random)
     a = run(data + noise(random))
@@ -84,7 +84,7 @@ def test_steps_that_not_all_runs_have_are_left_out_of_pairs():
 # --- processors ---
 
 
-def test_what_steps_waited_is_read_as_it_was_written(tmp_path):
+def test_waits_of_steps_are_read_as_written(tmp_path):
     rows = [Stretch(0, 10, 1000.0, 600.0, 650.0, 300.0, 500.0), Stretch(10, 30, 1000.0, 900.0, 950.0, 50.0, 0.0)]
     path = tmp_path / "rank0.processor.csv"
     append_waits(path, "train", rows[:1])
@@ -102,7 +102,7 @@ def test_what_steps_waited_is_read_as_it_was_written(tmp_path):
     assert read_waits(tmp_path / "none.csv", "train") is None
 
 
-def test_a_file_that_is_torn_or_anybody_elses_tells_what_is_whole(tmp_path):
+def test_torn_or_foreign_file_supplies_its_valid_rows(tmp_path):
     path = tmp_path / "rank0.processor.csv"
     good = "train,0,10,1000,600,650,300\n"
     path.write_text(f"{WAITS_HEADER}train,5,1,1,1,1,1\ntrain,1,2,nan,1,1,1\ntrain,1,2,0,1,1,1\n{good}train,10,2")
@@ -111,7 +111,7 @@ def test_a_file_that_is_torn_or_anybody_elses_tells_what_is_whole(tmp_path):
     assert read_waits(path, "train") is None
 
 
-def test_a_run_knows_what_others_used_beside_it_where_that_was_told():
+def test_run_contains_the_cpu_use_of_other_programs():
     waits = Waits((Stretch(0, STEPS, 1000.0, 990.0, 990.0, 10.0, 480.0),))
     walls = np.full(STEPS, math.log(0.01))
     assert run(walls, waits=waits).level().others == pytest.approx(0.48)
@@ -119,7 +119,7 @@ def test_a_run_knows_what_others_used_beside_it_where_that_was_told():
     assert run(walls).level().others is None
 
 
-def test_steps_of_a_busy_second_lose_what_they_waited_in_it():
+def test_steps_of_a_busy_second_lose_their_waits():
     """The first half of the run waited for half of its time, and took twice as long."""
     walls = np.log(np.where(np.arange(STEPS) < STEPS // 2, 0.02, 0.01))
     half = STEPS // 2

@@ -22,7 +22,7 @@ def made(tmp_path_factory):
     return comparison.compare(*sources.read([[base], [new]]))
 
 
-def test_the_page_holds_all_that_was_found_and_no_markup_of_a_trace(made):
+def test_report_contains_all_results_and_no_markup_of_a_trace(made):
     html = page.render(made)
     (text,) = re.findall(r'id="data">(.*?)</script>', html, re.DOTALL)
     data = json.loads(text)
@@ -52,7 +52,7 @@ def test_two_flame_graphs_are_merged_frame_by_frame():
     assert shown["host, A"] == {"all": (100, 100), "t.py(3): f": (60, 100), "g": (40, 0)}
 
 
-def test_flame_graphs_are_of_one_step_and_have_no_more_nodes_than_a_page_has_room_for():
+def test_flame_graphs_show_one_step_and_limited_nodes():
     """Windows of 2 and of 5 steps; the nodes that are left out are the smallest."""
     count = 3000
     names = ["all", *(f"f{place}" for place in range(count))]
@@ -77,7 +77,7 @@ def rows(graph):
 
 @pytest.mark.browser
 @pytest.mark.skipif(browser.find() is None, reason="no browser")
-def test_the_page_draws_itself_without_the_network_and_can_be_searched(made, tmp_path):
+def test_report_renders_offline_and_can_be_searched(made, tmp_path):
     path = Path(tmp_path / "page.html")
     path.write_text(page.render(made), encoding="utf-8")
     with browser.Browser() as opened:
@@ -104,7 +104,7 @@ def test_the_page_draws_itself_without_the_network_and_can_be_searched(made, tmp
 @pytest.mark.browser
 @pytest.mark.skipif(browser.find() is None, reason="no browser")
 @pytest.mark.parametrize(("data", "is_cut"), [(4000, False), (1200, True)])
-def test_bars_begin_at_zero_or_show_that_they_do_not(tmp_path, data, is_cut):
+def test_bars_begin_at_zero_or_mark_the_cut(tmp_path, data, is_cut):
     """A step of 6.15 ms instead of 3.15 needs no cut; one of 3.35 would show nothing without."""
     sides = [make_run(tmp_path / f"{each}", training(data=each), steps()) for each in (1000, data)]
     path = tmp_path / "page.html"

@@ -102,7 +102,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_was_planted_comes_first_and_costs_what_a_clock_around_it_says(base, case):
+def test_planted_change_comes_first_with_its_measured_cost(base, case):
     out, before = base
     planted, part, name, inside = CASES[case]
     clock = train(out, case, **planted)
@@ -115,7 +115,7 @@ def test_what_was_planted_comes_first_and_costs_what_a_clock_around_it_says(base
     assert made.verdict.outcome in ("slower", "undecided")  # others may use the machine more than this does
 
 
-def test_a_larger_batch_costs_in_both_layers_and_all_reasons_sum_to_what_a_clock_around_the_step_says(base):
+def test_reasons_for_a_larger_batch_sum_to_the_measured_change(base):
     out, before = base
     clock = train(out, "larger", size=2048)
     made = comparison.compare(*sources.read([[out / "base"], [out / "larger"]]))

@@ -91,7 +91,7 @@ def test_a_slow_loader_and_a_new_layer_are_found_in_real_trainings(runs):
     assert sum(row.difference for row in made.reasons) == pytest.approx(difference, abs=1e-3)
 
 
-def test_an_evaluation_in_one_window_is_not_a_reason(runs):
+def test_evaluation_in_one_window_is_not_a_reason(runs):
     out, _ = runs
     train(out, "evaluates", evaluates=True)
     made = comparison.compare(*sources.read([[out / "base"], [out / "evaluates"]]))

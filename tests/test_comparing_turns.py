@@ -54,7 +54,7 @@ def course(rng, **how):
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.parametrize("process", [0.005, 0.01, 0.02, 0.05])
-def test_equal_programs_are_hardly_ever_told_apart(process):
+def test_equal_programs_are_rarely_reported_as_different(process):
     """Where processes differ by as much as is expected, by less, and by five times that: one in a hundred at most."""
     rng = np.random.default_rng(1)
     outcomes = [course(rng, process=process)[0] for _ in range(EQUAL)]
@@ -74,13 +74,13 @@ def test_twelve_percent_are_always_found_and_mostly_by_three_pairs(ratio, word):
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.parametrize("process", [0.003, 0.005])
-def test_five_percent_are_mostly_found_by_five_pairs_where_processes_differ_little(process):
+def test_five_pairs_mostly_detect_five_percent(process):
     rng = np.random.default_rng(3)
     found = [course(rng, ratio=1.05, process=process, noise=0.02) for _ in range(40)]
     assert sum(outcome == "slower" and count <= 5 for outcome, count in found) >= 32
 
 
-def test_the_same_is_said_of_equal_programs_on_a_quiet_machine():
+def test_equal_programs_on_a_quiet_machine_are_the_same():
     rng = np.random.default_rng(4)
     outcomes = [course(rng, process=0.002, noise=0.005)[0] for _ in range(40)]
     assert set(outcomes) == {"same"}
@@ -88,7 +88,7 @@ def test_the_same_is_said_of_equal_programs_on_a_quiet_machine():
 
 @pytest.mark.parametrize(("noise", "outcome"), [(0.01, "slower"), (0.5, "undecided")])
 @pytest.mark.parametrize("is_together", [True, False])
-def test_pairs_that_happen_to_agree_decide_nothing_where_their_turns_do_not_tell(noise, outcome, is_together):
+def test_pairs_that_agree_by_chance_decide_nothing(noise, outcome, is_together):
     """Three pairs of 12%, to the last digit: what a turn differs by from the next says whether that is known."""
     scattered = np.random.default_rng(8).normal(0, noise, BLOCKS)
     longer = 2 * 1.12 * np.exp(scattered - scattered.mean())
@@ -98,7 +98,7 @@ def test_pairs_that_happen_to_agree_decide_nothing_where_their_turns_do_not_tell
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_the_error_of_a_typical_turn_is_what_it_varies_by():
+def test_error_of_a_typical_block_equals_its_variation():
     """Over many pairs of turns that scatter, against the deviation of what comes out."""
     rng = np.random.default_rng(10)
     made = pairs(rng, 400, process=1e-9, noise=0.1)
@@ -114,7 +114,7 @@ def test_two_pairs_that_differ_have_a_finite_interval():
     assert 0 < made.low < 1 < made.high < math.inf
 
 
-def test_a_question_that_is_asked_early_needs_more_to_be_answered():
+def test_early_decisions_need_more_evidence():
     """Three pairs may agree by chance: a verdict after five may be wrong forty times as often."""
     made = pairs(np.random.default_rng(12), 8, process=1e-9, noise=1e-9)
     widths = [math.log(found.typical.high / found.typical.low) for found in (verdict(made[:n]) for n in range(3, 6))]
@@ -127,7 +127,7 @@ def test_a_question_that_is_asked_early_needs_more_to_be_answered():
     assert ratios[0] > 1.5
 
 
-def test_where_fewer_wrong_answers_may_be_given_more_pairs_are_said_to_decide():
+def test_lower_error_budget_needs_more_pairs():
     seen = [StepPair(1, each) for each in (1.02, 1.05, 1.11)]
     more = [of_pairs(seen, seen, share=lambda _, part=part: part).more_runs for part in (1.0, 0.3, 0.1)]
     assert more == sorted(more)
@@ -142,7 +142,7 @@ def test_fewer_than_three_pairs_decide_nothing():
 
 
 @pytest.mark.parametrize(("count", "said"), [(1, "1 pair of processes is"), (2, "2 pairs of processes are")])
-def test_nothing_is_called_chance_above_an_interval_that_excludes_it(count, said):
+def test_interval_that_excludes_equality_is_not_called_chance(count, said):
     """Too few pairs are what leaves it open, whatever their interval."""
     found = verdict(pairs(np.random.default_rng(5), count, ratio=2.0, noise=0.001, process=0.001))
     assert found.low > 1.02
@@ -152,7 +152,7 @@ def test_nothing_is_called_chance_above_an_interval_that_excludes_it(count, said
 
 
 @pytest.mark.parametrize(("more", "is_named"), [(turns.MOST_PAIRS, False), (49, True)])
-def test_where_so_many_runs_would_decide_that_nobody_makes_them_the_other_way_is_named(more, is_named):
+def test_unrealistic_number_of_runs_suggests_interleaved_blocks(more, is_named):
     run = level(np.exp(np.random.default_rng(3).normal(0, 0.02, 200)))
     found = replace(recorded([run], [run]), outcome="undecided", more_steps=None, more_runs=more)
     (told,) = sentences.certainty(found)
@@ -160,7 +160,7 @@ def test_where_so_many_runs_would_decide_that_nobody_makes_them_the_other_way_is
     assert ("--run" in told) == is_named
 
 
-def test_pairs_that_would_decide_are_said_as_long_as_there_may_be_more():
+def test_number_of_deciding_pairs_is_shown_while_pairs_remain():
     rng = np.random.default_rng(9)
     made = pairs(rng, turns.MOST_PAIRS, ratio=1.07, process=0.005, noise=0.01)
     assert verdict(made[:3]).outcome == "undecided"
@@ -178,7 +178,7 @@ def stalled(rng, rate, *, factor, block=100):
 
 
 @pytest.mark.parametrize("steps", [1, 4, 100])
-def test_every_fifth_step_that_takes_two_and_a_half_times_as_long_is_a_slower_mean(steps):
+def test_mean_detects_long_steps_that_are_every_fifth(steps):
     """30% of the throughput, be a turn one long step or a hundred short ones."""
     long = np.where(np.arange(4 * BLOCKS * steps) % 5 == 0, 5.0, 2.0).reshape(-1, steps).mean(axis=1)
     even, uneven = (blocks(times, steps=steps) for times in (np.full(4 * BLOCKS, 2.0), long))
@@ -193,7 +193,7 @@ def test_every_fifth_step_that_takes_two_and_a_half_times_as_long_is_a_slower_me
     ("rate", "block", "is_counted"),
     [(0.2, 1, True), (0.025, 1, True), (0.025, 25, True), (0.025, 100, False), (0.005, 1, False), (0.002, 100, False)],
 )
-def test_what_often_makes_turns_far_longer_is_part_of_the_mean(rate, block, is_counted):
+def test_frequent_long_blocks_are_part_of_the_mean(rate, block, is_counted):
     """Some 2% of the steps, as of single steps; with turns of a hundred steps it is in the median of turns as well."""
     rng = np.random.default_rng(11)
     factor = 10.0 * block
@@ -205,7 +205,7 @@ def test_what_often_makes_turns_far_longer_is_part_of_the_mean(rate, block, is_c
     assert is_slower == (rate >= OFTEN)
 
 
-def test_a_turn_of_more_steps_is_no_far_one():
+def test_block_with_more_steps_is_no_outlier():
     """It takes as much longer as it has more steps."""
     made = [Block(steps, *[steps * 2_000_000] * 3, 0) for steps in (10, 10, 10, 80) * BLOCKS]
     assert judge([ProcessPair(a=made, b=made)] * 3, tolerance=0.02).far == (0, 0)
@@ -224,7 +224,7 @@ def test_b_against_a_is_the_mirror_of_a_against_b():
     ("waited", "busy", "clock"),
     [(0.04, 0.96, "wall"), (0.5, 0.5, "processor"), (0.5, 0.2, "wall"), (None, 1.0, "wall")],
 )
-def test_processor_time_tells_where_others_disturb_and_the_steps_do_nothing_but_compute(waited, busy, clock):
+def test_cpu_time_is_compared_under_contention_if_steps_compute(waited, busy, clock):
     """B waits as long as A and computes 10% more; of one that waits for data or a device the wall clock tells."""
     wall, cpu = np.full(BLOCKS, 4.0), np.full(BLOCKS, 2.0)
     how = {"waited": waited, "busy": busy}
@@ -235,7 +235,7 @@ def test_processor_time_tells_where_others_disturb_and_the_steps_do_nothing_but_
     assert seen.other.ratio == pytest.approx(1.0 if clock == "processor" else 1.1)
 
 
-def test_first_steps_and_blocks_of_more_than_three_medians_do_not_count():
+def test_first_steps_and_outlier_blocks_do_not_count():
     """Three to ten first steps start what is started once; an evaluation is in the verdict of neither side."""
     start, times = blocks([90.0] * 3, steps=1), np.full(BLOCKS, 2.0)
     evaluated = times.copy()
@@ -254,13 +254,13 @@ def test_a_pair_with_less_than_five_blocks_does_not_count():
     assert ProcessPair(a=long, b=blocks(np.full(6, 2.0))).counts
 
 
-def test_far_turns_of_both_that_leave_one_pair_of_neighbours_do_not_decide():
+def test_few_blocks_without_outliers_do_not_decide():
     far = [2.0, 90.0, 90.0, 2.0, 2.0], [2.0, 2.0, 2.0, 90.0, 90.0]
     pair = ProcessPair(a=blocks(far[0]), b=blocks(far[1]))
     assert verdict([pair] * 3).outcome == "undecided"
 
 
-def test_one_after_the_other_is_judged_without_neighbours():
+def test_sequential_programs_are_judged_without_neighbours():
     """What the machine did in the meantime is in the difference then, and in what pairs differ by."""
     rng = np.random.default_rng(7)
     made = [
@@ -273,7 +273,7 @@ def test_one_after_the_other_is_judged_without_neighbours():
 
 
 @pytest.mark.parametrize("spread", [0.2, 1.0, 3.0])
-def test_interval_that_says_nothing_decides_nothing_and_is_not_written(spread):
+def test_meaningless_interval_decides_nothing_and_is_not_shown(spread):
     """Pairs that differ by orders of magnitude, in both clocks."""
     rng = np.random.default_rng(13)
     for _ in range(10):

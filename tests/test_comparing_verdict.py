@@ -72,7 +72,7 @@ def outcomes(noise, runs, factor=1.0):
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.parametrize("noise", NOISES)
-def test_of_a_thousand_pairs_of_equal_runs_one_in_a_hundred_alarms_at_most(noise):
+def test_equal_runs_alarm_in_at_most_one_percent_of_pairs(noise):
     found = outcomes(noise, runs=1)
     assert len(found) == PAIRS
     assert sum(each in AN_ALARM for each in found) <= PAIRS / 100
@@ -95,7 +95,7 @@ def test_five_percent_more_are_found_in_most(noise, runs):
     assert "faster" not in found
 
 
-def test_where_processes_differ_by_two_percent_five_are_found_with_a_dozen_runs_a_side():
+def test_twelve_runs_per_side_detect_five_percent():
     found = outcomes("from process to process", 12, 1.05)
     assert found.count("slower") > len(found) / 2
 
@@ -106,7 +106,7 @@ def test_twelve_percent_more_are_found_in_all(noise, runs):
     assert found.count("slower") >= 0.99 * len(found)
 
 
-def test_where_processes_differ_by_two_percent_twelve_are_found_with_five_runs_a_side():
+def test_five_runs_per_side_detect_twelve_percent():
     found = outcomes("from process to process", 5, 1.12)
     assert found.count("slower") >= 0.95 * len(found)
 
@@ -138,7 +138,7 @@ def test_b_against_a_is_the_mirror_of_a_against_b(seeds, cut, factor):
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_the_errors_are_those_of_a_bootstrap_with_draws():
+def test_errors_equal_those_of_a_bootstrap_with_draws():
     """What is worked out for infinitely many draws is what many draws give, but for what blocks know of each other."""
     random = np.random.default_rng(3)
     steps = 100 * np.exp(correlated(random, 1)[0])
@@ -157,7 +157,7 @@ def test_the_errors_are_those_of_a_bootstrap_with_draws():
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_errors_of_correlated_steps_are_what_runs_differ_by():
+def test_errors_of_correlated_steps_match_differences_of_runs():
     """Of 1,000 steps that each know of the last ten; an independent one would be known four times as well."""
     random = np.random.default_rng(4)
     runs = []
@@ -171,7 +171,7 @@ def test_errors_of_correlated_steps_are_what_runs_differ_by():
         assert math.sqrt(np.mean([each.above**2 for each in estimates])) == pytest.approx(true, rel=0.15)
 
 
-def test_two_quiet_runs_a_side_are_the_same_and_one_is_known_less_well_than_its_steps_tell():
+def test_two_quiet_runs_are_the_same_and_one_run_is_less_certain():
     quiet = [level(100 + 0.01 * np.random.default_rng(seed).random(1000)) for seed in range(8)]
     one, two, several = (verdict(quiet[:runs], quiet[4 : 4 + runs]) for runs in (1, 2, 4))
     assert (one.outcome, two.outcome, several.outcome) == ("undecided", "same", "same")
@@ -180,7 +180,7 @@ def test_two_quiet_runs_a_side_are_the_same_and_one_is_known_less_well_than_its_
     assert one.high > 1.05
 
 
-def test_every_fifth_step_that_takes_longer_is_found_by_the_mean_alone():
+def test_mean_detects_longer_steps_that_are_every_fifth():
     """30% of the throughput; the median of the steps is what it was."""
     random = np.random.default_rng(12)
     a, b = 100 * np.exp(random.normal(0, 0.02, (2, 1000)))
@@ -191,7 +191,7 @@ def test_every_fifth_step_that_takes_longer_is_found_by_the_mean_alone():
     assert found.typical.ratio == pytest.approx(1, abs=0.01)
 
 
-def test_a_longer_typical_step_is_found_where_single_ones_hide_the_mean():
+def test_typical_step_detects_a_change_that_the_mean_hides():
     """Every step takes 20% longer, and now and then one 2.5 times as long, in either."""
     random = np.random.default_rng(13)
     a, b = 100 * np.exp(random.normal(0, 0.02, (2, 200)) + np.log(2.5) * (random.random((2, 200)) < 0.2))
@@ -200,7 +200,7 @@ def test_a_longer_typical_step_is_found_where_single_ones_hide_the_mean():
 
 
 @pytest.mark.parametrize(("far", "is_counted"), [(3, False), (5, True)])
-def test_far_steps_count_where_one_side_has_them_more_often_than_once_in_fifty(far, is_counted):
+def test_outliers_count_if_one_side_has_more_than_one_in_fifty(far, is_counted):
     """On both sides then: else two equal trainings would be told apart where one has a little more of them."""
     walls = np.full(200, 1.0)
     walls[:far] = 10.0
@@ -217,7 +217,7 @@ def busy(waited, factor=1.0):
     return level(np.full(200, 0.01 * factor / (1 - waited)), waited=np.full(200, waited))
 
 
-def test_where_steps_wait_for_a_processor_it_is_the_time_without_the_waits_that_counts():
+def test_mean_without_run_queue_waits_is_compared():
     quiet, waiting = busy(0.0), busy(0.1)
     found = verdict([quiet] * 5, [waiting] * 5)
     assert (found.clock, found.outcome, found.waited_a, found.waited_b) == ("processor", "same", 0, pytest.approx(0.1))
@@ -225,14 +225,14 @@ def test_where_steps_wait_for_a_processor_it_is_the_time_without_the_waits_that_
     assert verdict([quiet] * 3, [busy(0.04)] * 3).clock == "wall"
 
 
-def test_the_busier_the_machine_the_more_processes_are_taken_to_differ():
+def test_assumed_process_spread_grows_with_run_queue_waits():
     spread = [verdict([busy(0.0)], [busy(waited)]).process_sd for waited in (0.0, 0.06, 0.5, 0.8)]
     assert spread == sorted(spread)
     assert spread[0] == PROCESS_SD
     assert spread[2] == pytest.approx(0.11), "equal runs that wait for half of their time were seen to differ by that"
 
 
-def test_beside_other_programs_processes_are_taken_to_differ_by_more_though_nobody_waits():
+def test_assumed_process_spread_grows_with_other_programs():
     """They take no processor away, but the memory's speed: a training takes up to twice as long beside one."""
     alone = level(np.full(200, 0.01))
     runs = {share: (replace(alone, others=0.0), replace(busy(0.0, 1.9), others=share)) for share in (0.0, 0.1, 0.5)}
@@ -244,7 +244,7 @@ def test_beside_other_programs_processes_are_taken_to_differ_by_more_though_nobo
     assert verdict([alone], [runs[0.5][1]]).others_a is None, "nobody told it"
 
 
-def test_where_one_side_waited_and_nobody_knows_of_the_other_nothing_is_decided():
+def test_unknown_waits_of_one_side_prevent_a_decision():
     """Unknown is not 0%."""
     unknown = level(np.full(200, 0.01))
     found = verdict([unknown] * 5, [busy(0.3)] * 5)
@@ -253,7 +253,7 @@ def test_where_one_side_waited_and_nobody_knows_of_the_other_nothing_is_decided(
     assert not verdict([unknown] * 5, [busy(0.01)] * 5).is_withheld
 
 
-def test_undecided_says_how_many_runs_would_decide_and_they_do():
+def test_suggested_number_of_runs_decides():
     random = np.random.default_rng(5)
 
     def runs(count, factor):
@@ -266,7 +266,7 @@ def test_undecided_says_how_many_runs_would_decide_and_they_do():
     assert verdict(runs(count, 1), runs(count, 1.05)).outcome == "slower"
 
 
-def test_undecided_says_how_many_steps_would_decide_where_only_steps_are_missing():
+def test_suggested_number_of_steps_decides():
     random = np.random.default_rng(6)
 
     def said(steps):
@@ -287,7 +287,7 @@ def open_question(ratio, error, steps=100):
 
 @pytest.mark.parametrize("runs", [1, 2, 3])
 @pytest.mark.parametrize("factor", [1.06, 1.09])
-def test_as_many_runs_as_are_advised_decide_in_most_cases_and_half_as_many_more_do_not(runs, factor):
+def test_suggested_runs_decide_in_most_cases(runs, factor):
     """Of runs that differ by half a percent."""
     random = np.random.default_rng(31)
 
@@ -308,7 +308,7 @@ def test_as_many_runs_as_are_advised_decide_in_most_cases_and_half_as_many_more_
         assert sum(fewer) < sum(decided)
 
 
-def test_nobody_is_told_to_record_a_hundred_runs_or_a_thousand_times_the_steps():
+def test_unrealistic_numbers_of_runs_are_not_suggested():
     """Where nothing in reach decides, nothing is advised."""
     found = open_question(1.025, 0.5)
     assert (found.outcome, found.more_steps, found.more_runs) == ("undecided", None, None)
@@ -359,17 +359,17 @@ def test_three_runs_a_side_find_five_percent():
 @pytest.mark.parametrize(
     ("spread", "runs"), [(0.01, 1), (0.02, 1), (0.01, 2), (0.02, 2), (0.02, 3), (0.05, 3), (0.05, 5)]
 )
-def test_equal_runs_alarm_in_one_of_a_hundred_pairs(spread, runs):
+def test_equal_runs_alarm_in_one_percent_of_pairs(spread, runs):
     found = outcomes_of_processes(spread, 1.0, runs, pairs=1000)
     assert found["slower"] + found["faster"] <= 0.015
 
 
 @pytest.mark.parametrize(("ratio", "outcome"), [(1.017, "same"), (1.023, "slower"), (1 / 1.023, "faster")])
-def test_two_percent_are_no_difference_unless_said_otherwise(ratio, outcome):
+def test_default_tolerance_is_two_percent(ratio, outcome):
     assert open_question(ratio, 0.0).outcome == outcome
 
 
-def test_errors_of_independent_steps_are_those_of_the_book():
+def test_errors_of_independent_steps_equal_the_formulas():
     """The standard error of a mean, and of a median of normal values, which is sqrt(pi / 2) times that."""
     found = [level(np.exp(run)) for run in np.random.default_rng(8).normal(0, 0.05, (20, 4000))]
     error = 0.05 / math.sqrt(4000)
@@ -386,7 +386,7 @@ def test_steps_that_are_all_equal_have_no_error():
     assert verdict([found] * 3, [found] * 3).outcome == "same"
 
 
-def test_pairs_of_processes_are_judged_by_what_each_pair_differs_by():
+def test_pairs_are_judged_by_their_differences():
     """However much the pairs differ among each other, as the machine is slower for a while."""
     machine = np.geomspace(1, 3, 5)
     wobble = np.exp(np.random.default_rng(14).normal(0, 0.004, 5))
@@ -398,7 +398,7 @@ def test_pairs_of_processes_are_judged_by_what_each_pair_differs_by():
     assert of_pairs(equal, equal).outcome == "same"
 
 
-def test_questions_about_pairs_share_the_level():
+def test_tests_of_pairs_share_the_error_budget():
     """Each of six questions may be wrong that much more seldom: its interval is wider."""
     pairs = [StepPair(1.0, ratio) for ratio in (1.04, 1.05, 1.06)]
     once, often = of_pairs(pairs, pairs), of_pairs(pairs, pairs, share=lambda _: 1 / 6)
@@ -407,7 +407,7 @@ def test_questions_about_pairs_share_the_level():
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_equal_pairs_that_are_looked_at_again_and_again_alarm_once_in_a_hundred_at_most():
+def test_repeated_tests_of_equal_pairs_alarm_in_one_percent():
     random = np.random.default_rng(15)
     alarms = 0
     for _ in range(1000):
@@ -417,7 +417,7 @@ def test_equal_pairs_that_are_looked_at_again_and_again_alarm_once_in_a_hundred_
 
 
 @pytest.mark.parametrize("steps", [[1.0] * 19, [1.0] * 30 + [0.0]], ids=["too few", "no time at all"])
-def test_steps_that_say_nothing_are_refused(steps):
+def test_invalid_steps_are_rejected(steps):
     with pytest.raises(OptionError, match="steps must be at least 20 positive times"):
         level(steps)
 
@@ -443,7 +443,7 @@ def independent_of_processes(random, runs, spread):
     return [level(100 * np.exp(random.normal(0, spread) + random.normal(0, 0.02, 500))) for _ in range(runs)]
 
 
-def test_earlier_runs_say_that_processes_differ_by_less_than_is_assumed():
+def test_earlier_runs_can_lower_the_assumed_spread():
     alone, one, several, two_programs = (known_by(earlier) for earlier in ([], [1], [6], [4, 4]))
     assert [each.runs_earlier for each in (alone, one, several, two_programs)] == [0, 0, 6, 8]
     assert [each.process_freedom for each in (alone, one, several, two_programs)] == [0, 0, 5, 6]
@@ -454,11 +454,11 @@ def test_earlier_runs_say_that_processes_differ_by_less_than_is_assumed():
     assert told.endswith("(one run per side; assumed spread between processes 0.68%, estimated with 6 earlier runs)")
 
 
-def test_earlier_runs_that_differ_by_more_say_nothing_as_their_program_may_have_changed():
+def test_earlier_runs_with_a_larger_spread_are_ignored():
     assert known_by([6], spread=0.03) == known_by([], spread=0.03)
 
 
-def test_earlier_runs_do_not_outweigh_those_compared_nor_speak_for_a_busy_machine():
+def test_earlier_runs_do_not_outweigh_compared_runs():
     random = np.random.default_rng(14)
     even = independent_of_processes(random, 8, 0.001)
     apart = [slower(run, factor) for run, factor in zip(even, (1, 1.05, 1, 1.05), strict=False)]
@@ -471,7 +471,7 @@ def test_earlier_runs_do_not_outweigh_those_compared_nor_speak_for_a_busy_machin
         assert verdict(even[:1], even[1:2], earlier=[others]) == verdict(even[:1], even[1:2])
 
 
-def test_earlier_runs_whose_steps_are_uneven_are_none_that_agree():
+def test_earlier_runs_with_uneven_steps_do_not_lower_the_spread():
     """Their levels differ by what their steps leave open; whether processes differ besides, they cannot say."""
     random = np.random.default_rng(15)
     uneven = [level(100 * np.exp(random.normal(0, 0.4, 40))) for _ in range(8)]

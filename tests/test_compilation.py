@@ -68,7 +68,7 @@ def line_of(function):
 
 
 @pytest.mark.recorder
-def test_a_break_is_told_with_its_reason_and_its_line(tmp_path):
+def test_graph_break_is_reported_with_reason_and_line(tmp_path):
     capture, trace, _ = trained(breaks, tmp_path)
     (met,) = capture.compilation.breaks
     assert met.line == f"test_compilation.py({line_of(speak) + 1}): speak"
@@ -82,7 +82,7 @@ def test_a_break_is_told_with_its_reason_and_its_line(tmp_path):
 
 
 @pytest.mark.recorder
-def test_of_a_function_that_compiles_whole_nothing_is_said(tmp_path):
+def test_fully_compiled_function_is_not_reported(tmp_path):
     capture, _, found = trained(clean, tmp_path)
     (graph,) = capture.compilation.graphs
     assert graph.function == f"test_compilation.py({line_of(clean)}): clean"
@@ -93,7 +93,7 @@ def test_of_a_function_that_compiles_whole_nothing_is_said(tmp_path):
 
 
 @pytest.mark.recorder
-def test_a_recompilation_in_a_step_is_told_with_the_guard_that_failed(tmp_path):
+def test_recompilation_is_reported_with_the_failed_guard(tmp_path):
     capture, _, found = trained(shorter, tmp_path, dynamic=False)
     again = [graph for graph in capture.compilation.graphs if graph.is_recorded]
     assert len(again) == 3, "one in each recorded step"
@@ -105,7 +105,7 @@ def test_a_recompilation_in_a_step_is_told_with_the_guard_that_failed(tmp_path):
 
 @pytest.mark.recorder
 @pytest.mark.skipif(not NUMBERED, reason="this torch says nothing of its limit")
-def test_a_function_that_was_compiled_too_often_is_told(tmp_path):
+def test_function_that_was_compiled_too_often_is_reported(tmp_path):
     with torch._dynamo.config.patch(recompile_limit=2):
         _, _, found = trained(shorter, tmp_path, dynamic=False)
     assert list(found) == ["left-uncompiled"]
@@ -118,7 +118,7 @@ def test_a_function_that_was_compiled_too_often_is_told(tmp_path):
 
 @pytest.mark.recorder
 @pytest.mark.skipif(not NUMBERED, reason="this torch does not tell it from a function with nothing to compile")
-def test_a_function_whose_graph_cannot_break_is_told_as_uncompiled(tmp_path):
+def test_function_whose_graph_cannot_break_is_uncompiled(tmp_path):
     """A break in a loop leaves all of the function to Python."""
     _, _, found = trained(writes_in_a_loop, tmp_path)
     assert list(found) == ["left-uncompiled"]
@@ -130,7 +130,7 @@ def test_a_function_whose_graph_cannot_break_is_told_as_uncompiled(tmp_path):
 
 
 @pytest.mark.recorder
-def test_what_was_compiled_before_a_reset_is_not_told(tmp_path):
+def test_compilations_before_a_reset_are_not_reported(tmp_path):
     """torch counts graphs anew then, so those of before would be taken for others."""
     trained(breaks, tmp_path / "first")
     torch.compiler.reset()
@@ -138,7 +138,7 @@ def test_what_was_compiled_before_a_reset_is_not_told(tmp_path):
     assert [graph.function.rpartition(": ")[2] for graph in capture.compilation.graphs] == ["clean"]
 
 
-def test_the_backward_pass_belongs_to_the_graph_whose_number_it_has():
+def test_backward_pass_belongs_to_the_graph_with_its_number():
     """torch accounts for it when it is compiled, later and without the name of a function."""
 
     class Metric:
@@ -170,7 +170,7 @@ def test_a_torch_that_accounts_otherwise_is_no_failure(dynamo):
     assert of_torch(**dynamo).breaks == ()
 
 
-def test_a_compilation_is_one_though_its_parts_are_recorded_in_it(tmp_path):
+def test_compilation_with_recorded_parts_counts_once(tmp_path):
     events = []
     for number in range(4):
         begin = number * 100 * MS
@@ -199,7 +199,7 @@ def broken(**known):
     return Compilation(graphs=(graph,), breaks=(dataclasses.replace(met, **known),))
 
 
-def test_breaks_are_told_of_what_runs_in_the_steps_for_a_hundredth_of_them(tmp_path):
+def test_breaks_are_reported_for_functions_in_the_steps(tmp_path):
     assert "graph-breaks" in window(tmp_path, broken())
     assert "graph-breaks" in window(tmp_path, broken(), region="Torch-Compiled Region"), "torch 2.4 numbers none"
     assert "graph-breaks" not in window(tmp_path, broken(), region="Torch-Compiled Region: 7/0"), "another function"
@@ -207,11 +207,11 @@ def test_breaks_are_told_of_what_runs_in_the_steps_for_a_hundredth_of_them(tmp_p
     assert "graph-breaks" not in window(tmp_path, broken(), region="aten::mm"), "nothing compiled runs"
 
 
-def test_breaks_in_torch_itself_are_not_told(tmp_path):
+def test_breaks_in_torch_are_not_reported(tmp_path):
     assert "graph-breaks" not in window(tmp_path, broken(is_own=False))
 
 
-def test_the_table_of_breaks_has_the_line_and_the_reason_of_each():
+def test_table_of_breaks_has_lines_and_reasons():
     compilation = broken()
     said = [(met.line, met.reason) for met in compilation.breaks]
     assert all(map(all, said))

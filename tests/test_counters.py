@@ -58,7 +58,7 @@ def test_a_step_that_samples_do_not_cover_has_no_integral(tmp_path):
     assert only["covered_ms"] == pytest.approx(3.0), "the last sample holds as long as the others do"
 
 
-def test_a_counter_over_time_is_cut_into_equal_parts_of_steps_as_many_as_are_asked_for(tmp_path):
+def test_counter_over_time_has_equal_sections(tmp_path):
     trace = written(tmp_path, sample(10 * MS, 100.0), sample(15 * MS, 60.0), sample(30 * MS, 20.0))
     found = counters.over_time(trace, Tables(trace).counting, 4)
     assert (found.step, found.begin_ms, found.end_ms) == ([1, 1, 2, 2], [0, 5, 10, 15], [5, 10, 15, 20])
@@ -69,7 +69,7 @@ def test_a_counter_over_time_is_cut_into_equal_parts_of_steps_as_many_as_are_ask
     assert "counters" not in window_data.reduce(WHOLE, written(tmp_path))
 
 
-def test_counters_of_others_are_read_whatever_names_their_devices_and_series(tmp_path):
+def test_counters_of_other_devices_and_series_are_read(tmp_path):
     many = [
         sample(9 * MS, 1.0, name="occupancy", pid=3, series="value"),
         sample(9 * MS, 7, name="SQ", pid="HIP 1", series="waves"),
@@ -82,7 +82,7 @@ def test_counters_of_others_are_read_whatever_names_their_devices_and_series(tmp
     ]  # fmt: skip
 
 
-def test_what_is_no_number_is_no_sample(tmp_path):
+def test_invalid_numbers_are_no_samples(tmp_path):
     odd = [sample(9 * MS, value) for value in ("12", None, True, [1])]
     damaged = {"ph": "C", "name": "x", "pid": 1, "ts": 1.0, "args": [1]}
     assert counters.table(written(tmp_path, *odd, damaged)).height == 0
@@ -92,7 +92,7 @@ def test_what_is_no_number_is_no_sample(tmp_path):
     assert counters.table(read(tmp_path / "without.json")).height == 0
 
 
-def test_a_counter_by_kernel_is_that_of_the_time_in_which_it_ran_on_its_device(tmp_path):
+def test_counter_by_kernel_covers_the_time_of_the_kernel(tmp_path):
     kernels = [
         testing.kernel(number, at * MS, (at + 2) * MS, name=name) for number, name, at in ((1, "a", 11), (2, "b", 15))
     ]
@@ -103,7 +103,7 @@ def test_a_counter_by_kernel_is_that_of_the_time_in_which_it_ran_on_its_device(t
     assert found == [("a", pytest.approx(200.0), pytest.approx(0.8)), ("b", pytest.approx(100.0), pytest.approx(0.2))]
 
 
-def test_a_trace_that_was_sampled_says_that_its_clocks_were_held(tmp_path):
+def test_sampled_trace_reports_locked_clocks(tmp_path):
     """As torch's PerformanceMetricsConfig does; power is read without it."""
     assert "clocks-locked" not in Tables(written(tmp_path, sample(9 * MS, 100.0))).checks["name"].to_list()
     for name in ("SM Active (%)", "sm__cycles_active.avg"):
@@ -111,7 +111,7 @@ def test_a_trace_that_was_sampled_says_that_its_clocks_were_held(tmp_path):
         assert checks.filter(name="clocks-locked")["severity"].to_list() == ["warning"]
 
 
-def test_that_clocks_were_held_is_said_where_the_numbers_of_the_window_begin(tmp_path):
+def test_locked_clocks_are_stated_before_all_numbers(tmp_path):
     """In markdown before the first table, on the page and in a terminal before all advice."""
     first = written(tmp_path, sample(9 * MS, 100.0))
     assert findings.find(WHOLE, first) == []
@@ -133,7 +133,7 @@ def active(*values, name, gpu=0, every=5):
     ]
 
 
-def test_what_was_sampled_of_the_device_stands_beside_what_was_computed_of_it(tmp_path):
+def test_sampled_activity_is_shown_beside_computed_limits(tmp_path):
     """Over all steps, of both devices; what misses a part of a step, or is no share of the device, is not said."""
     events = [
         *active(80, 60, 20, 40, name="SM Active (%)"),

@@ -38,7 +38,7 @@ def test_recorder_starts_and_stops_with_the_variable_that_detaches(monkeypatch, 
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("case", ["graph", "compiler", "CUDA 11", "no CUDA", "not used"])
-def test_cupti_stays_attached_if_detaching_it_can_crash(monkeypatch, case):
+def test_cupti_stays_attached_if_detaching_can_crash(monkeypatch, case):
     assert cupti.may_detach()
     if case == "graph":
         monkeypatch.setattr(torch.cuda.graph, "default_capture_stream", SimpleNamespace())

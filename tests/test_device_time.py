@@ -50,7 +50,7 @@ def told(folder, *between, end=100 * US, asked=(80 * US, 85 * US), ran=(90 * US,
     return causes(device_time.idle(trace_of(folder, [step_mark(0, 0, end), *first, *between, *work(2, asked, ran)])))
 
 
-def test_idle_time_is_cut_at_the_launch_of_the_work_that_ends_it(tmp_path):
+def test_idle_time_is_split_at_the_launch_of_the_next_work(tmp_path):
     """Ten microseconds after the launch are latency; what is longer has no reason in the trace."""
     found = told(tmp_path, op("aten::mm", 10 * US, 50 * US), asked=(60 * US, 65 * US), ran=(80 * US, 90 * US))
     assert found == {
@@ -79,11 +79,11 @@ def test_idle_time_is_cut_at_the_launch_of_the_work_that_ends_it(tmp_path):
         (annotation("mine", 20 * US, 50 * US), "code between operators"),
     ],
 )
-def test_what_the_launching_thread_did_is_the_cause(tmp_path, event, cause):
+def test_activity_of_the_launching_thread_is_the_cause(tmp_path, event, cause):
     assert told(tmp_path, event)[cause] == 30 * US
 
 
-def test_the_innermost_decides_and_parts_share_a_moment_by_time(tmp_path):
+def test_innermost_activity_decides_the_cause(tmp_path):
     """Nothing is given to whatever lasts for half of the time; a wait in a fetch is a wait for the device."""
     found = told(
         tmp_path,
@@ -96,7 +96,7 @@ def test_the_innermost_decides_and_parts_share_a_moment_by_time(tmp_path):
     assert found["code between operators"] == 10 * US
 
 
-def test_what_a_thread_without_anything_to_do_waits_for_is_what_the_thread_of_the_steps_does(tmp_path):
+def test_idle_launching_thread_yields_to_the_step_thread(tmp_path):
     """autograd launches the next work; before it began, the loop computed a loss."""
     events = [op("aten::roll", 10 * US, 60 * US), op("MulBackward0", 70 * US, 88 * US, tid=BACKWARD)]
     found = told(tmp_path, *events, asked=(80 * US, 85 * US), tid=BACKWARD)
@@ -107,7 +107,7 @@ def test_what_a_thread_without_anything_to_do_waits_for_is_what_the_thread_of_th
     assert found["operators on the host"] == 60 * US
 
 
-def test_while_the_loop_waits_for_the_backward_pass_its_operators_count(tmp_path):
+def test_operators_count_while_the_loop_waits_for_backward(tmp_path):
     """The optimizer launches the next work; until its operator, it was autograd's that kept it waiting."""
     frame = python_frame("train.py(9): step", 0, 100 * US)
     events = [step_mark(0, 0, 100 * US), frame, *work(1, (5 * US, 6 * US), (7 * US, 10 * US), tid=BACKWARD)]
@@ -129,7 +129,7 @@ def test_between_the_nodes_of_a_replay_the_device_is_inside_a_graph(tmp_path):
     }
 
 
-def test_a_wait_for_an_event_is_told_where_it_was_recorded(tmp_path):
+def test_wait_for_an_event_of_the_same_stream_is_a_cause(tmp_path):
     """Only that of the same stream counts, and only what came after the work launched there before."""
 
     def event(number, at, stream):
@@ -155,7 +155,7 @@ def test_a_full_queue_is_no_launch(tmp_path):
     assert queue[3] == pytest.approx(2990 * US, rel=0.01)
 
 
-def test_launch_in_a_record_of_a_full_queue_waits_for_it(tmp_path):
+def test_launch_in_a_full_queue_record_waits_for_the_queue(tmp_path):
     """Without a thousand launches in the trace: some may be older."""
     full = slice_event("overhead", "Command Buffer Full", 25 * US, 75 * US, pid=-1, tid=0)
     late = {"asked": (20 * US, 80 * US), "ran": (82 * US, 90 * US)}
@@ -163,12 +163,12 @@ def test_launch_in_a_record_of_a_full_queue_waits_for_it(tmp_path):
     assert told(tmp_path, **late)["launching"] == 60 * US + 1
 
 
-def test_work_without_a_launch_says_nothing_about_the_host(tmp_path):
+def test_work_without_a_launch_does_not_describe_the_host(tmp_path):
     events = [step_mark(0, 0, 100), op("aten::mm", 0, 90), *work(8, (0, 1), (2, 10)), kernel(5, 50, 100)]
     assert causes(device_time.idle(trace_of(tmp_path, events)))["launch not recorded"] == 40
 
 
-def test_before_the_first_and_after_the_last_work_of_a_step_are_told(tmp_path):
+def test_idle_time_before_and_after_the_work_is_included(tmp_path):
     """They are idle like all else: most of a step may lie there."""
     events = [step_mark(0, 0, 100), step_mark(1, 100, 200), op("aten::mm", 100, 190)]
     events += [*work(1, (10, 12), (30, 50)), *work(2, (110, 120), (150, 160))]
@@ -183,7 +183,7 @@ def test_before_the_first_and_after_the_last_work_of_a_step_are_told(tmp_path):
     }
 
 
-def test_the_work_of_a_step_is_told_by_class_and_from_that_of_others(tmp_path):
+def test_work_of_a_step_is_split_by_class_and_from_other_steps(tmp_path):
     events = [
         step_mark(0, 0, 100),
         step_mark(1, 100, 200),
@@ -196,7 +196,7 @@ def test_the_work_of_a_step_is_told_by_class_and_from_that_of_others(tmp_path):
     assert found == [[30, 10, 10, 0, 0], [20, 0, 0, 0, 20]]
 
 
-def test_each_device_has_its_own_idle_time_besides_that_of_all(tmp_path):
+def test_devices_have_their_own_idle_times(tmp_path):
     events = [step_mark(0, 0, 100), *work(1, (0, 1), (10, 50), device=0), *work(2, (1, 2), (40, 90), device=1)]
     trace = trace_of(tmp_path, events)
     assert [sum(causes(device_time.idle(trace, each)).values()) for each in (None, 0, 1)] == [20, 60, 50]
@@ -225,7 +225,7 @@ def test_the_table_names_operator_and_line(tmp_path):
     ]
 
 
-def test_the_log_line_page_and_markdown_say_the_largest_cause(tmp_path):
+def test_log_line_report_and_markdown_name_the_largest_cause(tmp_path):
     """In the function that holds nine tenths of what the host did, though others are called in it."""
     events = [
         step_mark(3, 0, 100 * US),
@@ -371,7 +371,7 @@ def test_all_parts_sum_to_the_wall(traces, name):
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_the_table_of_steps_is_busy_and_idle_as_the_partition_says(traces, name):
+def test_busy_and_idle_of_the_step_table_match_the_partition(traces, name):
     """Busy is any work within the wall, whoever launched it; idle is what all causes take of it, and all gaps."""
     trace = read(traces / f"{name}.json.gz")
     marks, table = step_marks.find(trace), steps.table(trace)

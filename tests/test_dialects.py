@@ -50,11 +50,11 @@ def assert_twins(folder, name, file):
 
 
 @pytest.mark.parametrize("name", [name for name in TRACES if not DIALECTS[name].is_next and not DIALECTS[name].is_old])
-def test_every_table_of_a_trace_of_torchs_next_recorder_is_that_of_kinetos(tmp_path, name):
+def test_tables_of_next_recorder_equal_those_of_kineto(tmp_path, name):
     assert_twins(tmp_path, name, twins.Machine(DIALECTS[name]).whole())
 
 
-def test_every_table_of_a_recording_is_that_of_its_twin_of_torchs_next_recorder(tmp_path, recordings):
+def test_tables_of_next_recorder_twins_are_equal(tmp_path, recordings):
     decode = json.JSONDecoder(parse_float=Decimal, strict=False).decode
     for path in sorted(recordings.glob("*.json.gz")):
         with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
@@ -94,7 +94,7 @@ def number(event):
     return event.get("args", {}).get("External id")
 
 
-def test_the_steps_of_a_trace_of_torch_1_9_are_those_of_a_later_one(tmp_path):
+def test_steps_of_torch_1_9_equal_those_of_later_traces(tmp_path):
     """There everything is an operator, and the mark of a step was one that copies from the host to the device."""
     old = DIALECTS["v100-torch-1.9"]
     for name, dialect in (("old", old), ("later", dataclasses.replace(old, is_old=False))):
@@ -105,7 +105,7 @@ def test_the_steps_of_a_trace_of_torch_1_9_are_those_of_a_later_one(tmp_path):
     assert old_steps.drop("ops").equals(later.drop("ops")), "of the operators, the inner half of each node is not there"
 
 
-def test_what_runs_in_a_node_of_torch_1_9_makes_none(tmp_path):
+def test_operators_inside_torch_1_9_nodes_create_no_nodes(tmp_path):
     """A thread that trains on the host runs both passes; the last operator makes the first node."""
 
     def operator(name, start, end):
@@ -134,7 +134,7 @@ def work(category, name, start, end, **args):
         (("HtoD", "pageable", None), (None, None, None)),
     ],
 )
-def test_a_copy_that_says_in_its_arguments_what_it_is_is_told_by_them(tmp_path, kinds, said):
+def test_copy_kind_is_read_from_its_arguments(tmp_path, kinds, said):
     args = {
         key: kind for key, kind in zip(("copy kind", "src kind", "dst kind"), kinds, strict=True) if kind is not None
     }
@@ -145,13 +145,13 @@ def test_a_copy_that_says_in_its_arguments_what_it_is_is_told_by_them(tmp_path, 
     assert copy == said
 
 
-def test_a_memset_that_says_in_its_arguments_where_it_is_has_the_name_that_kineto_gives_it(tmp_path):
+def test_memset_gets_the_name_of_kineto(tmp_path):
     events = [testing.op("aten::x", 0, 9), work("gpu_memset", "Memset", 2, 4, **{"memory kind": 3})]
     (name,) = tables(testing.write_trace(tmp_path / "t.json", events))["kernels"]["name"]
     assert name == "Memset (Device)"
 
 
-def test_a_function_of_the_host_in_a_cuda_graph_does_not_make_the_device_busy(tmp_path):
+def test_host_function_in_a_cuda_graph_keeps_the_device_idle(tmp_path):
     """It is written on the stream that waits for it, as a moment is at which an event is recorded."""
     kernel = [
         testing.op("aten::x", 0, 9),
@@ -168,7 +168,7 @@ def test_a_function_of_the_host_in_a_cuda_graph_does_not_make_the_device_busy(tm
         assert without[table].equals(there[table])
 
 
-def test_work_of_a_cuda_graph_is_on_the_stream_on_which_it_ran(tmp_path):
+def test_work_of_a_cuda_graph_is_on_its_stream(tmp_path):
     """torch draws it on another lane where it is asked to (``graph_lanes="all"``), on which streams overlap."""
 
     def events(lane=None):
@@ -186,7 +186,7 @@ def test_work_of_a_cuda_graph_is_on_the_stream_on_which_it_ran(tmp_path):
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bytes], ids=["packed", "plain"])
-def test_a_trace_in_perfettos_form_is_one_sentence_that_says_what_writes_json(tmp_path, pack):
+def test_perfetto_trace_reports_how_to_write_json(tmp_path, pack):
     """As torch's next recorder writes it to a name that ends in .pftrace; its first bytes are of a real one."""
     begin = bytes.fromhex("0a2a408090b3fc83dc90a7185001321c0a0c0806108090b3fc83dc90a7180a0c08011080") + bytes(9)
     (tmp_path / "t.pftrace").write_bytes(pack(begin))

@@ -35,7 +35,7 @@ def generated():
     return module
 
 
-def test_every_option_is_in_one_table_with_its_default(generated):
+def test_options_table_contains_all_options_with_defaults(generated):
     table = generated.options("")
     assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [option.name for option in all_options()]
     assert "| `exit_timeout` | `2.0` |" in table
@@ -52,7 +52,7 @@ def test_rules_have_meaning_fix_and_thresholds(generated):
     assert "Source:" not in page
 
 
-def test_every_number_of_the_page_is_explained(generated):
+def test_numbers_of_the_report_are_explained(generated):
     page = generated.definitions("")
     for section, terms in DEFINITIONS.items():
         assert f"### {section.capitalize()}\n" in page
@@ -67,7 +67,7 @@ def test_definitions_have_unique_terms_and_meanings():
     assert [text for text in texts if not text or set(text) & set("*{}")] == []
 
 
-def test_every_cause_of_a_slow_step_is_explained_on_the_page_and_on_the_site(generated):
+def test_causes_of_slow_steps_are_explained(generated):
     named = {value for name, value in vars(slow_causes).items() if name.isupper() and isinstance(value, str)}
     site = generated.on_page_markdown((ROOT / "docs/slow.md").read_text(encoding="utf-8"))
     assert sorted(named - slow_causes.SEEN_BY.keys()) == []
@@ -75,14 +75,14 @@ def test_every_cause_of_a_slow_step_is_explained_on_the_page_and_on_the_site(gen
     assert [cause for cause in slow_causes.SEEN_BY if f" {cause}: " not in DEFINITIONS["slow"]["cause"]] == []
 
 
-def test_a_start_is_defined_by_the_thresholds_that_find_it():
+def test_definition_of_a_start_names_its_thresholds():
     said = DEFINITIONS["checks"]["start"]
     assert f"calls of {starts.LOADING_NS // 10**6} ms" in said
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_mark_gives_way_to_what_it_stands_for(page, generated):
+def test_marks_are_replaced_by_their_values(page, generated):
     assert "<!-- generated" not in generated.on_page_markdown(page.read_text(encoding="utf-8"))
 
 
@@ -92,17 +92,17 @@ def test_a_document_of_another_folder_links_to_the_pages_of_the_site(generated):
     assert "[ARCHITECTURE.md](architecture.md)" in generated.file("CONTRIBUTING.md")
 
 
-def test_the_page_of_the_api_shows_the_name_in_a_role_and_not_the_role(generated):
+def test_api_page_shows_names_without_roles(generated):
     shown = "<p>A :class:<code>~perfhooks.Schedule</code>, see <code>step</code>.</p>"
     assert generated.on_page_content(shown) == "<p>A <code>perfhooks.Schedule</code>, see <code>step</code>.</p>"
 
 
-def test_every_page_is_in_the_navigation():
+def test_pages_are_in_the_navigation():
     named = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(named) == [page.name for page in PAGES]
 
 
-def test_the_schedules_it_names_are_schedules():
+def test_schedules_in_the_docs_are_valid():
     for page in PAGES:
         for words in re.findall(r'schedule[= ]"([^"]+)"', page.read_text(encoding="utf-8")):
             assert Schedule.of(words)
@@ -134,7 +134,7 @@ LISTS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", LISTS, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_test_that_a_page_names_is_there(page):
+def test_tests_named_in_the_docs_exist(page):
     named = set(NAMED.findall(page.read_text(encoding="utf-8")))
     assert named
     assert {each for each in named if not is_test(*each)} == set()
@@ -171,7 +171,7 @@ def page_of(place, generated):
 
 
 @pytest.mark.slow
-def test_every_promise_is_said_where_the_list_says(generated):
+def test_promises_match_the_text_of_the_docs(generated):
     """So one that leaves the documentation, or is put in other words, is looked at with its test."""
     pages = {place: page_of(place, generated) for place in {each.place for each in promises()}}
     missing = []
@@ -200,19 +200,19 @@ DOCUMENTED = {
 
 
 @pytest.mark.parametrize("kind", DOCUMENTED)
-def test_nothing_that_is_documented_is_without_a_promise(kind):
+def test_documented_features_have_a_promise(kind):
     text = "\n".join(f"{each.said} {each.place}" for each in promises())
     missing = [name for name in DOCUMENTED[kind] if not re.search(rf"(?<!\w){re.escape(name)}(?![\w.])", text)]
     assert not missing, f"tests/promises.md has no row, with its test, for {missing}"
 
 
-def test_every_handler_is_on_the_page_of_the_api():
+def test_handlers_are_on_the_api_page():
     page = (ROOT / "docs/api.md").read_text(encoding="utf-8")
     assert [made.__name__ for made in handlers.NAMES.values() if f"        - {made.__name__}\n" not in page] == []
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_a_face_is_installed_and_has_an_extra_and_a_page(face):
+def test_integrations_are_installed_and_have_an_extra_and_a_page(face):
     """One whose folder is not among the packages works here, and is missing for all who install perfhooks."""
     name = face.removeprefix("perfhooks_")
     needed = [
@@ -229,7 +229,7 @@ def test_a_face_is_installed_and_has_an_extra_and_a_page(face):
 
 
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
-def test_what_they_name_is_there(page):
+def test_files_named_in_the_docs_exist(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     targets = (ROOT / "Makefile").read_text(encoding="utf-8")
     for words in re.findall(r"`make ([\w -]+)`", text):
@@ -248,7 +248,7 @@ def test_names_of_the_map_are_in_their_files():
         assert [name for name in re.findall(r"`(\w+)`", names) if not re.search(rf"\b{name}\b", content)] == [], path
 
 
-def test_the_page_of_features_numbers_its_rows_and_names_only_what_there_is():
+def test_feature_page_numbers_its_rows_and_names_existing_things():
     """115 rows, as many as the documents have that perfhooks began from; each table, verb and keyword exists."""
     page = (ROOT / "tests/features.md").read_text(encoding="utf-8")
     rows = [re.split(r" \| ", line.strip("| ")) for line in page.splitlines() if re.match(r"\| \d", line)]

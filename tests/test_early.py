@@ -119,7 +119,7 @@ def step_numbers(folder):
         return [row["step"] for row in csv.DictReader(text)]
 
 
-def test_one_forward_pass_is_a_page_that_names_what_is_largest_in_it(launch, run_script, tmp_path):
+def test_single_forward_pass_has_a_report(launch, run_script, tmp_path):
     """As the example of a module with two labels, of which numpy has the larger one."""
     name = script(tmp_path, MODULE, "module.py")
     launched = launch(*RUN, name)
@@ -132,7 +132,7 @@ def test_one_forward_pass_is_a_page_that_names_what_is_largest_in_it(launch, run
     assert said.endswith("report.html")
 
 
-def test_sixty_batches_without_a_loader_are_steps_of_which_the_first_warms_up(launch, tmp_path):
+def test_sixty_batches_without_a_loader_are_steps_after_a_warm_up(launch, tmp_path):
     asked = ["--record-shapes", "--with-flops", "--handler", "trace", "--handler", "operators"]
     launched = launch(*FAST, *asked, script(tmp_path, INFERENCE))
     assert "steps 1-5: " in last_words(launched), launched.stderr
@@ -158,7 +158,7 @@ def test_ten_steps_without_a_loader_are_a_training(launch, run_script, tmp_path)
         assert all(float(row["backward_ms"]) > 0 for row in csv.DictReader(text)), "also where a busy machine hides it"
 
 
-def test_no_window_is_opened_whose_trace_would_be_too_large_and_the_first_steps_are_the_page(launch, tmp_path):
+def test_too_large_window_is_replaced_by_the_first_steps(launch, tmp_path):
     text = TEN_STEPS.replace("range(10)", "range(20)")
     launched = launch(*FAST, *PLANNED, "--max-trace-mb", "1e-9", script(tmp_path, text))
     assert "max_trace_mb=1e-09" in launched.stderr
@@ -208,9 +208,7 @@ def test_signals_reach_the_program_while_its_first_steps_are_recorded(launch, tm
 
 
 @pytest.mark.parametrize(("steps", "number"), [(1, signal.SIGTERM), (20, signal.SIGTERM), (1, signal.SIGHUP)])
-def test_a_sigterm_that_nobody_handles_keeps_the_first_steps_while_they_are_recorded_and_later(
-    launch, tmp_path, steps, number
-):
+def test_unhandled_sigterm_keeps_the_first_steps(launch, tmp_path, steps, number):
     text = f"""
     import os, signal
     import torch
@@ -231,7 +229,7 @@ def test_a_sigterm_that_nobody_handles_keeps_the_first_steps_while_they_are_reco
     assert (tmp_path / "perf/it/rank0.startup.csv").exists()
 
 
-def test_a_handler_that_calls_the_one_before_it_decides_what_a_sigterm_does(launch, tmp_path):
+def test_handler_that_calls_its_predecessor_decides_about_sigterm(launch, tmp_path):
     """As Lightning's does: before us there was none, so there is nothing that ours should do."""
     text = """
     import os, signal, sys
@@ -255,9 +253,7 @@ def test_a_handler_that_calls_the_one_before_it_decides_what_a_sigterm_does(laun
     assert (launched.returncode, launched.stdout) == (7, "left\n"), launched.stderr
 
 
-def test_a_child_that_is_forked_while_the_first_steps_are_recorded_ends_as_it_would_and_costs_them_nothing(
-    launch, tmp_path
-):
+def test_forked_child_ends_normally_during_the_first_steps(launch, tmp_path):
     text = """
     import os, sys
     import torch
@@ -283,7 +279,7 @@ def test_a_child_that_is_forked_while_the_first_steps_are_recorded_ends_as_it_wo
     assert launched.stderr.count("starts a profiler of its own") == 1, "only the child hears its own"
 
 
-def test_a_profiler_of_the_scripts_own_gets_all_that_it_would(launch, tmp_path):
+def test_profiler_of_the_script_gets_all_its_events(launch, tmp_path):
     text = """
     import torch
 
@@ -355,7 +351,7 @@ def program(monkeypatch):
         ("A" * 7 + "fABbu" * 4, "loader", 1, 3),
     ],
 )
-def test_a_step_begins_anew_after_what_ends_one(program, events, told, first, reached):
+def test_count_of_steps_restarts_at_a_stronger_end(program, events, told, first, reached):
     program.run(events)
     window = program.early.take()
     assert (program.early.mode, window.first, window.reached) == (told, first, reached), "the first step warms up"
@@ -367,7 +363,7 @@ def test_no_more_than_a_few_steps_are_recorded(program):
     assert program.early.take().reached == STEPS
 
 
-def test_once_they_are_taken_no_first_steps_are_recorded_any_more(program):
+def test_kept_first_steps_are_not_recorded_again(program):
     """Calls alone may be what comes before a training: without an end, recording would begin anew with that."""
     program.run("AAA")
     assert program.early.take() is not None
@@ -377,7 +373,7 @@ def test_once_they_are_taken_no_first_steps_are_recorded_any_more(program):
     assert program.early.take() is None
 
 
-def test_a_program_whose_steps_ended_unrecorded_has_no_first_ones(program):
+def test_program_with_unrecorded_steps_has_no_first_steps(program):
     """As where a profiler of its own recorded them: what comes later is no start."""
     program.run("s" * (STEPS - 1))
     assert program.early.is_listening
@@ -387,11 +383,11 @@ def test_a_program_whose_steps_ended_unrecorded_has_no_first_ones(program):
     assert program.early.take() is None
 
 
-def test_of_a_program_that_was_not_recorded_no_page_is_made(program):
+def test_program_without_a_recording_has_no_report(program):
     assert profiling.Profilers(Request()).keep(program.early, "the program ended", ()) is None
 
 
-def test_another_window_frees_what_was_recorded(program, tmp_path, monkeypatch):
+def test_another_window_frees_the_first_steps(program, tmp_path, monkeypatch):
     program.run("A" * 100)
     monkeypatch.undo()
     with Profiler(out=tmp_path, schedule="wait=0 warmup=0 active=1 repeat=1", on_trace_ready=lambda _: None) as prof:
@@ -399,7 +395,7 @@ def test_another_window_frees_what_was_recorded(program, tmp_path, monkeypatch):
     assert program.early.take() is None
 
 
-def test_a_call_changes_no_class_while_nobody_can_begin(program, monkeypatch):
+def test_call_changes_no_class_before_the_recording_can_begin(program, monkeypatch):
     """As where the program has not used its device yet: on some Pythons a class that is changed often becomes slow."""
     monkeypatch.setattr(calls, "would_start_device", lambda: True)
     told = []
@@ -417,7 +413,7 @@ def test_a_call_changes_no_class_while_nobody_can_begin(program, monkeypatch):
         calls.leave()
 
 
-def test_who_profiles_finds_the_recorder_free(program):
+def test_profiler_of_the_program_finds_the_recorder_free(program):
     program.run("AA")
     program.early.drop()
     with TorchProfile() as own:
@@ -426,7 +422,7 @@ def test_who_profiles_finds_the_recorder_free(program):
     assert program.early.take() is None
 
 
-def test_who_begins_to_record_waits_for_what_another_thread_is_ending(monkeypatch):
+def test_recording_waits_until_another_thread_has_ended_its_own(monkeypatch):
     """torch says by then that nobody records: two of twelve trainings crashed that evaluate after the first update."""
     stopping, may_stop, waited = threading.Event(), threading.Event(), []
     monkeypatch.setattr(torch.profiler.profile, "stop", lambda _: stopping.set() or may_stop.wait(60))

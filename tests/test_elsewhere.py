@@ -78,7 +78,7 @@ def test_a_mirror_has_all_but_traces_and_pages(there, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_did_not_change_is_not_brought_twice(there, tmp_path, monkeypatch):
+def test_unchanged_files_are_not_copied_again(there, tmp_path, monkeypatch):
     mirror.mirror(there)
     brought = []
     monkeypatch.setattr(mirror, "_get", brought.extend)
@@ -90,7 +90,7 @@ def test_what_did_not_change_is_not_brought_twice(there, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_is_gone_there_is_gone_here(there, tmp_path):
+def test_files_deleted_at_the_url_are_deleted_in_the_mirror(there, tmp_path):
     run = mirror.mirror(there)
     shutil.rmtree(tmp_path / "there" / "r" / LAST)
     assert [window.name for window in FinishedRun(mirror.mirror(there)).windows] == [FIRST]
@@ -98,7 +98,7 @@ def test_what_is_gone_there_is_gone_here(there, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_mirror_goes_when_nobody_looked_at_it_for_a_week_or_it_is_forgotten(there, tmp_path):
+def test_unused_mirrors_are_deleted_after_a_week(there, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(tmp_path / "there" / "r", other)
     run = mirror.mirror(there)
@@ -130,7 +130,7 @@ def test_a_name_that_leads_out_of_a_mirror_is_not_written(name, there, monkeypat
 
 
 @pytest.mark.slow
-def test_the_ranks_of_one_run_may_be_in_two_places(there, tmp_path, call):
+def test_ranks_of_one_run_can_be_at_two_urls(there, tmp_path, call):
     second = tmp_path / "second" / "r"
     (second / FIRST).mkdir(parents=True)
     for path in (tmp_path / "there" / "r" / FIRST).glob("rank1.*"):
@@ -144,26 +144,26 @@ def test_the_ranks_of_one_run_may_be_in_two_places(there, tmp_path, call):
 
 
 @pytest.mark.slow
-def test_two_runs_are_not_one(there, tmp_path):
+def test_urls_of_two_runs_are_rejected(there, tmp_path):
     shutil.copytree(tmp_path / "there" / "r", tmp_path / "second")
     with pytest.raises(PerfhooksError, match="they are two runs: pass URLs of one run"):
         mirror.mirror(f"{there},file://{tmp_path}/second")
 
 
 @pytest.mark.slow
-def test_a_folder_of_runs_names_them(there):
+def test_folder_of_runs_lists_the_runs(there):
     with pytest.raises(PerfhooksError, match=r"contains 1 run; pass one of them: r"):
         mirror.mirror(there.removesuffix("/r"))
 
 
-def test_what_is_not_there_is_one_line(call, tmp_path):
+def test_missing_url_is_one_line(call, tmp_path):
     code, _, errors = call("report", f"file://{tmp_path}/nothing")
     assert code == 2
     assert errors.count("\n") == 1
 
 
 @pytest.mark.slow
-def test_verbs_say_the_same_of_a_run_elsewhere_as_of_it_here(there, tmp_path, call):
+def test_verbs_treat_remote_and_local_runs_equally(there, tmp_path, call):
     here = tmp_path / "there" / "r"
     for arguments in (["-t", "steps", "--csv"], ["-t", "operators", "--csv"], ["-f", "markdown"]):
         (code, out, errors), other = call("show", there, *arguments), call("show", here, *arguments)
@@ -182,7 +182,7 @@ def test_verbs_say_the_same_of_a_run_elsewhere_as_of_it_here(there, tmp_path, ca
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["rank-{}.json", "rank{}.pt.trace.json.gz"])
-def test_a_url_of_one_trace_is_a_trace(name, tmp_path, call):
+def test_url_of_a_single_trace_is_a_trace(name, tmp_path, call):
     folder_of(tmp_path / "traces", name, inside=False)
     url = f"file://{tmp_path}/traces/{name.format(0)}"
     assert call("show", url, "-t", "steps", "--csv")[0] == 0
@@ -194,7 +194,7 @@ def test_a_url_of_one_trace_is_a_trace(name, tmp_path, call):
 
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
-def test_a_run_of_two_ranks_with_two_buckets_is_one(s3, tmp_path, call):
+def test_run_of_two_ranks_in_two_buckets_is_one_run(s3, tmp_path, call):
     import s3fs
 
     windows_of(tmp_path / "r", (FIRST, 0, 10.0), (FIRST, 1, 11.0))
@@ -224,19 +224,19 @@ def folder(tmp_path):
 
 @pytest.mark.process
 @pytest.mark.parametrize("on", ["local", "local:1"])
-def test_processes_make_the_same_page(call, folder, on):
+def test_local_processes_make_the_same_report(call, folder, on):
     alone = pages(call, folder)
     assert alone[0] == 0
     assert pages(call, folder, "--on", on) == alone
 
 
 @pytest.mark.slow
-def test_a_folder_elsewhere_gives_the_same_page_but_for_its_traces(call, folder):
+def test_remote_folder_makes_the_same_report(call, folder):
     assert pages(call, f"file://{folder}") == pages(call, folder)
 
 
 @pytest.mark.slow
-def test_a_folder_of_shares_is_one_of_traces(call, folder, tmp_path):
+def test_folder_of_share_files_equals_a_folder_of_traces(call, folder, tmp_path):
     """What runs on Spark, or as an array of jobs, writes a file for each trace."""
     shares = tmp_path / "shares" / "traces"
     shares.mkdir(parents=True)
@@ -246,7 +246,7 @@ def test_a_folder_of_shares_is_one_of_traces(call, folder, tmp_path):
 
 
 @pytest.mark.process
-def test_an_array_of_jobs_leaves_what_becomes_the_page(call, folder, tmp_path):
+def test_share_files_of_an_array_job_become_the_report(call, folder, tmp_path):
     (folder / "notes.json").unlink()
     shares = tmp_path / "shares" / "traces"
     script = Path(__file__).parents[1] / "examples" / "many_traces" / "slurm_array.sh"
@@ -258,7 +258,7 @@ def test_an_array_of_jobs_leaves_what_becomes_the_page(call, folder, tmp_path):
 
 
 @pytest.mark.process
-def test_a_share_is_small_and_the_same_wherever_it_is_made(folder):
+def test_share_file_is_small_and_reproducible(folder):
     path = folder / "rank-2.json"
     made = perfhooks.share(path)
     assert (
@@ -272,7 +272,7 @@ def test_a_share_is_small_and_the_same_wherever_it_is_made(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("content", [b"", b"\x90", b"\x85\xa6format\x02"])
-def test_what_is_no_share_is_told(content, call, folder, tmp_path):
+def test_invalid_share_file_is_reported(content, call, folder, tmp_path):
     with pytest.raises(TraceError, match="not a share file"):
         unpacked(content, "it")
     (folder / "other.share").write_bytes(content)
@@ -281,7 +281,7 @@ def test_what_is_no_share_is_told(content, call, folder, tmp_path):
     assert b"other.share: not a share file" in page
 
 
-def test_a_share_of_another_format_says_who_made_it(folder):
+def test_share_of_another_format_names_its_version(folder):
     made = perfhooks.share(folder / "rank-0.json")
     other = made.replace(b"\xa6format\x01", b"\xa6format\x02")
     with pytest.raises(TraceError, match=rf"format 2, written by perfhooks {perfhooks.__version__}"):
@@ -306,7 +306,7 @@ def die_of(text, named):
 
 
 @pytest.mark.process
-def test_a_process_that_dies_takes_one_trace_with_it():
+def test_dying_process_loses_only_one_trace():
     items = [str(number) for number in range(9)]
     found = dict(engines.map_unordered("local:2", partial(die_of, named="3"), items))
     assert set(found) == set(range(9))
@@ -320,7 +320,7 @@ def test_an_engine_that_there_is_not_is_refused(on):
         list(engines.map_unordered(on, perfhooks.share, []))
 
 
-def test_an_engine_that_is_not_installed_says_what_to_install(monkeypatch):
+def test_missing_engine_explains_the_installation(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(OptionError, match=r"dask is not installed: pip install 'perfhooks\[dask\]'"):
         list(engines.map_unordered("dask://127.0.0.1:1", perfhooks.share, ["a"]))
@@ -336,7 +336,7 @@ def test_on_is_for_folders_of_traces(there, call, folder):
 @pytest.mark.cluster
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
-def test_dask_makes_the_same_page(call, folder):
+def test_dask_makes_the_same_report(call, folder):
     distributed = pytest.importorskip("distributed")
     (folder / "rank-7.json").write_text('{"traceEvents": [{"ph": 3')
     alone = pages(call, folder)
@@ -376,7 +376,7 @@ def ray_node(monkeypatch):
 @pytest.mark.cluster
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
-def test_ray_makes_the_same_page(call, folder, ray_node):
+def test_ray_makes_the_same_report(call, folder, ray_node):
     (folder / "rank-7.json").write_text('{"traceEvents": [{"ph": 3')
     alone = pages(call, folder)
     there = pages(call, folder, "--on", "ray://auto")
@@ -385,7 +385,7 @@ def test_ray_makes_the_same_page(call, folder, ray_node):
     assert (died[0], died[2], type(died[1]).__name__) == (b"0", b"2", "WorkerCrashedError")
 
 
-def test_many_ranks_are_told_by_their_own_shares(call, tmp_path):
+def test_ranks_are_summarized_from_their_share_files(call, tmp_path):
     """As for a job that a SLURM array reduces: each of its processes knows one trace."""
     assert RANKS > 1
     folder = folder_of(tmp_path / "more", "host{}.json", inside=True)

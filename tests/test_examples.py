@@ -64,7 +64,7 @@ def shown(folder):
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if (EXAMPLES / f"{name}.py").exists()])
-def test_every_example_leaves_the_same_files_with_the_step_numbers_that_the_schedule_draws(name, tmp_path, run_example):
+def test_examples_write_the_same_files_at_the_scheduled_steps(name, tmp_path, run_example):
     done, run = run_example(name, tmp_path, *COMMANDS[name])
     if version("torch").startswith("2.4") and _LOST in done.stdout + done.stderr:
         pytest.xfail("torch 2.4 loses windows with stacks that begin inside of a call from C")
@@ -75,7 +75,7 @@ def test_every_example_leaves_the_same_files_with_the_step_numbers_that_the_sche
     assert "Traceback" not in done.stderr
 
 
-def test_the_lightning_example_goes_on_from_a_checkpoint_without_repeating_a_window(tmp_path, run_example):
+def test_lightning_example_resumes_without_repeating_a_window(tmp_path, run_example):
     arguments = ("--batch-size", "2", "--checkpoint", str(tmp_path / "half.ckpt"))
     _, first = run_example("lightning_resnet18", tmp_path / "first", *arguments, "--steps", "9")
     _, again = run_example("lightning_resnet18", tmp_path / "again", *arguments, "--steps", "16")
@@ -83,15 +83,13 @@ def test_the_lightning_example_goes_on_from_a_checkpoint_without_repeating_a_win
     assert found == [{name: numbers} for name, numbers in WINDOWS.items()]
 
 
-def test_the_configuration_file_says_what_the_lightning_example_says(tmp_path, run_example):
+def test_configuration_file_equals_the_lightning_example(tmp_path, run_example):
     config = EXAMPLES / "lightning_resnet18.yaml"
     _, run = run_example("lightning_cli", tmp_path, "fit", "--config", str(config), "--data.batch_size", "2")
     assert windows(run) == WINDOWS | {"validate-000002-000003": [2, 3]}
 
 
-def test_an_example_takes_cifar_10_that_lies_in_data_already_and_else_says_that_its_images_are_random(
-    tmp_path, monkeypatch, capsys
-):
+def test_example_uses_local_cifar_10_or_announces_random_images(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLES)
     images = importlib.import_module("images")

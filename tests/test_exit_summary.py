@@ -102,7 +102,7 @@ def script(folder, text):
 # --- what cannot be run ---
 
 
-def test_exit_codes_of_what_cannot_be_run_are_a_shells(tmp_path):
+def test_exit_codes_of_failed_starts_equal_those_of_a_shell(tmp_path):
     """Whatever lies in the working directory, which Python puts first for ``-m``."""
     for name in ("msgspec.py", "typer.py", "json.py"):
         (tmp_path / name).write_text("raise SystemExit(9)")
@@ -125,20 +125,20 @@ def be_a_subreaper():
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 
 
-def test_a_command_that_waits_for_all_its_children_does_not_wait_for_us(tmp_path):
+def test_command_that_waits_for_all_children_ends(tmp_path):
     """Ours waits for the command's end: one of the two has to give way."""
     waits = "import os\ntry:\n    while True: os.wait()\nexcept ChildProcessError: print('alone')"
     done = run(tmp_path, sys.executable, "-c", waits, preexec_fn=be_a_subreaper)
     assert (done.returncode, done.stdout) == (0, b"alone\n")
 
 
-def test_the_first_process_of_a_container_is_one_of_those(monkeypatch):
+def test_first_process_of_a_container_ends(monkeypatch):
     assert detached.is_possible()
     monkeypatch.setattr(os, "getpid", lambda: 1)
     assert not detached.is_possible()
 
 
-def test_what_the_command_was_given_is_free_when_it_has_ended(tmp_path):
+def test_files_of_the_command_are_free_after_its_end(tmp_path):
     """Only a process of ours that goes on could hold it: the command itself has been waited for."""
     errors = (tmp_path / "errors").open("wb")
     with (tmp_path / "lock").open("w") as lock, errors:
@@ -162,7 +162,7 @@ TELLS = sys.platform == "linux" and tuple(map(int, platform.release().split(".")
 
 
 @pytest.mark.parametrize(("command", "code"), [("exit 7", 7), ("nosuchcommand", 127), ("kill -9 $$", -9), ("true", 0)])
-def test_how_the_command_has_ended_is_known(command, code):
+def test_end_of_the_command_is_detected(command, code):
     """Also once nobody is left who could be asked, but for the one who has opened it."""
     with subprocess.Popen(["sh", "-c", command], stderr=subprocess.DEVNULL) as process:
         descriptor = detached._open(process.pid)
@@ -181,7 +181,7 @@ def test_how_the_command_has_ended_is_known(command, code):
         ({"guess": "the main thread called no module"}, None, "the main thread called no module"),
     ],
 )
-def test_of_a_command_that_has_failed_nothing_is_guessed(tmp_path, note, code, said):
+def test_failed_command_gets_no_guessed_reason(tmp_path, note, code, said):
     (tmp_path / "1-1-0.json").write_text(json.dumps(note))
     assert exit_summary.reasons(notes.read(str(tmp_path)), ["sh"], code) == [said]
 
@@ -204,7 +204,7 @@ os.spawnv(os.P_WAIT, sys.executable, child)
 """
 
 
-def test_pythons_that_the_program_starts_find_us_whatever_pythonpath_it_gives_them(tmp_path):
+def test_child_pythons_find_perfhooks_with_any_pythonpath(tmp_path):
     """But where it leaves all else out of their environment, too; without torch, which none of them wants."""
     environment = {**os.environ, VARIABLE: "{}", "PYTHONPATH": str(SITE)}
     done = subprocess.run(
@@ -239,7 +239,7 @@ def test_a_shell_script_that_sets_pythonpath_is_named_as_the_cause(tmp_path, tex
 # --- places that are not as they should be ---
 
 
-def test_a_folder_whose_name_is_not_utf8_is_one_as_any_other(channel, tmp_path):
+def test_folder_name_that_is_not_utf8_works(channel, tmp_path):
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/la\xfft"))
     folder.mkdir()
     script(folder, TRAINING)
@@ -258,7 +258,7 @@ def test_without_room_for_notes_the_process_itself_knows_its_runs(tmp_path, monk
     assert [note.run for note in notes.own()] == ["somewhere"], "the process itself knows"
 
 
-def test_a_temporary_folder_that_is_not_there_costs_the_command_nothing(tmp_path):
+def test_missing_temporary_folder_costs_the_command_nothing(tmp_path):
     code = """
         import tempfile, sys
         def full(**_):
@@ -278,7 +278,7 @@ def test_a_temporary_folder_that_is_not_there_costs_the_command_nothing(tmp_path
 
 
 @pytest.mark.parametrize("told_by", UPDATES)
-def test_a_loader_that_is_read_in_a_thread_leaves_the_steps_to_updates(launch, tmp_path, told_by):
+def test_loader_read_in_a_thread_leaves_the_steps_to_updates(launch, tmp_path, told_by):
     text = textwrap.dedent(IN_A_THREAD).replace("UPDATE", UPDATES[told_by])
     done = launch("--run", "it", "--handler", "steps", script(tmp_path, text))
     assert done.returncode == 0, done.stderr
@@ -289,7 +289,7 @@ def test_a_loader_that_is_read_in_a_thread_leaves_the_steps_to_updates(launch, t
 # --- what a kill leaves ---
 
 
-def test_report_clears_drafts_of_the_dead_and_no_others(tmp_path):
+def test_report_deletes_drafts_of_dead_processes_only(tmp_path):
     """A disk far away that does not answer may keep whoever writes waiting for minutes; for ten it keeps nobody."""
     (tmp_path / "run.json").write_text("{}")
     window = tmp_path / "train-000001-000002"
@@ -324,7 +324,7 @@ def test_the_summary_is_complete_before_the_command_returns(tmp_path, end):
     assert len(re.findall(rb"^perfhooks: ", done.stderr, re.MULTILINE)) == 1
 
 
-def test_a_command_without_torch_says_so_before_it_returns(tmp_path):
+def test_command_without_torch_is_reported_before_its_end(tmp_path):
     done = run(tmp_path, sys.executable, "-c", "print(1)", preexec_fn=be_a_subreaper)
     assert (done.returncode, done.stdout) == (0, b"1\n")
     assert done.stderr.startswith(b"perfhooks: nothing was recorded: no Python of this command imported torch")
@@ -348,7 +348,7 @@ def test_a_reader_that_is_gone_changes_no_exit_code(tmp_path, sigpipe):
     assert (done.returncode, done.stdout) == (0, b"1\n")
 
 
-def test_a_closed_standard_error_changes_nothing(tmp_path):
+def test_closed_standard_error_changes_nothing(tmp_path):
     done = run(tmp_path, "sh", "-c", f"exec {sys.executable} -c 'print(1)' 2>&-", preexec_fn=be_a_subreaper)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"1\n", b"")
 
@@ -383,7 +383,7 @@ def test_a_pipe_gets_the_same_lines_without_a_box():
     assert path == "  report: x"
 
 
-def test_a_run_whose_report_is_late_has_its_step_time(tmp_path):
+def test_run_with_a_late_report_has_its_step_time(tmp_path):
     """The timeline is written by the training itself."""
     (tmp_path / "run.json").write_text('{"format": 1}')
     rows = [f"train,{step},wait,12.5,0" for step in range(40)]
@@ -408,7 +408,7 @@ HANGS = """
 """
 
 
-def test_ctrl_c_while_it_waits_for_files_ends_the_wait_without_a_word(tmp_path):
+def test_ctrl_c_ends_the_wait_for_files_silently(tmp_path):
     (tmp_path / "hangs.py").write_text(textwrap.dedent(HANGS))
     script(tmp_path, textwrap.dedent(TRAINING) + "\nimport sys; sys.exit(3)")
     words = ["--exit-timeout", "300", "--handler", "hangs:Hangs", "train.py"]

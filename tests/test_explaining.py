@@ -73,7 +73,7 @@ def captures(folder):
     return [Place(path.parent, 0).load() for path in sorted(folder.glob("*/rank0.capture.json"))]
 
 
-def test_one_step_with_stacks_follows_the_first_window(folder):
+def test_second_window_of_one_step_follows_the_first_window(folder):
     first, second = captures(folder)
     assert (first.first, first.last, first.explains, first.options) == (12, 14, False, {})
     # the calls of step 15 are counted, step 16 warms up
@@ -81,7 +81,7 @@ def test_one_step_with_stacks_follows_the_first_window(folder):
     assert second.options == {"with_stack": True, "record_shapes": True}
 
 
-def test_times_are_those_of_the_first(folder):
+def test_times_come_from_the_first_window(folder):
     run = FinishedRun(folder)
     assert [window.name for window in run.windows] == ["train-000012-000014"]
     assert run.last().name == "train-000012-000014"
@@ -92,7 +92,7 @@ def test_times_are_those_of_the_first(folder):
     assert "12-14" in first_line(folder)
 
 
-def test_the_unrecorded_step_beside_the_headline_is_that_of_the_whole_run(folder):
+def test_unprofiled_step_of_the_headline_covers_the_whole_run(folder):
     idle = FinishedRun(folder).steps["train"].unrecorded().all_ms
     assert captures(folder)[0].cost.idle_step_ms == pytest.approx(statistics.median(idle))
     assert first_line(folder).startswith("step ")
@@ -102,7 +102,7 @@ def first_line(folder):
     return json.loads((folder / "report.json").read_text())["windows"][-1]["ranks"][0]["headline"]
 
 
-def test_lines_modules_and_shapes_are_those_of_the_second(folder):
+def test_lines_modules_and_shapes_come_from_the_second_window(folder):
     found = show.tables(str(folder), ["functions", "modules", "stacks"])
     assert all(set(table["window"]) == {"train-000016-000016"} for table in found.values())
     assert "Net_0" in found["modules"]["name"].to_list()
@@ -111,7 +111,7 @@ def test_lines_modules_and_shapes_are_those_of_the_second(folder):
     assert "window" not in show.tables(str(folder), ["operators"])["operators"].columns
 
 
-def test_the_page_has_one_window_and_what_explains_it(folder):
+def test_report_has_one_window_with_its_explanation(folder):
     page = json.loads((folder / "report.json").read_text())
     (window,) = page["windows"]
     (line,) = (each.line for each in captures(folder) if each.explains)
@@ -123,7 +123,7 @@ def test_the_page_has_one_window_and_what_explains_it(folder):
     assert set(details["steps"]["rows"]["step"]) == {12, 13, 14}
 
 
-def test_the_mfu_is_of_the_operations_of_the_second_and_of_the_time_that_a_step_takes(folder):
+def test_mfu_combines_operations_and_step_time_of_both_windows(folder):
     """A step multiplies twice forward and three times backward, 11,264 operations, at a million a second."""
     page = json.loads((folder / "report.json").read_text())
     (window,) = page["windows"]
@@ -168,14 +168,14 @@ def test_a_second_window_removes_the_advice_to_record_one():
     assert (found["advice"], found["code"]) == (usual.fix, usual.code)
 
 
-def test_what_only_shapes_tell_is_told_by_the_second_alone():
+def test_findings_from_shapes_come_from_the_second_window_only():
     row = {"rule": "kernels-below-limit", "evidence": evidence("2 kernels"), "advice": "", "code": ""}
     (found,) = findings.add_source_lines([], [row], "step 17")
     assert said(found) == ["2 kernels", "seen in step 17"]
     assert findings.add_source_lines([row], [row], "step 17") == [row]
 
 
-def test_no_second_window_beside_threads_that_call_all_the_time(tmp_path, monkeypatch, caplog):
+def test_busy_threads_prevent_a_second_window(tmp_path, monkeypatch, caplog):
     """torch's recorder records all threads, and each operator would wait for them."""
     monkeypatch.setattr(requested, "SHORTEST_WAIT_S", 0.0)
     monkeypatch.setattr(other_threads, "_SHARE", 0.0)  # on a busy machine the thread has little time
@@ -205,7 +205,7 @@ def test_no_second_window_beside_threads_that_call_all_the_time(tmp_path, monkey
     assert caplog.text.count("no second window with stacks and shapes: other threads of the training compute") == 1
 
 
-def test_the_table_of_findings_has_lines_of_the_second_as_well(folder, monkeypatch):
+def test_table_of_findings_has_lines_of_the_second_window(folder, monkeypatch):
     def found(capture, trace):
         lines = evidence("9 ms", ("a.py(3): f", 8.0)) if capture.explains else evidence("3 ms")
         words = dict.fromkeys(("rule", "title", "estimate", "advice", "code"), "x")
@@ -219,7 +219,7 @@ def test_the_table_of_findings_has_lines_of_the_second_as_well(folder, monkeypat
     assert table["evidence"].to_list() == ["3 ms; a.py(3): f (seen in step 16)"]
 
 
-def test_operators_are_tried_with_shapes_of_the_second_and_times_of_the_first(folder):
+def test_operators_are_tried_with_shapes_of_the_second_window(folder):
     found = sources.find(str(folder))
     last, shapes = sources.last_window(found)[0], sources.last_window(found, need="record_shapes")[0]
     assert (last.window, shapes.window) == ("train-000012-000014", "train-000016-000016")
@@ -245,13 +245,13 @@ def test_operators_are_tried_with_shapes_of_the_second_and_times_of_the_first(fo
     ],
     ids=lambda options: next(iter(options)),
 )
-def test_there_is_none_where_somebody_said_otherwise(tmp_path, options, monkeypatch):
+def test_options_of_the_user_prevent_a_second_window(tmp_path, options, monkeypatch):
     monkeypatch.setattr(explaining, "EXPLAINING_S", 1e3)
     assert [each.explains for each in captures(train(tmp_path, **options).folder)] == [False]
 
 
 @pytest.mark.usefixtures("even_pace")
-def test_where_it_would_cost_too_much_one_sentence_stands_for_it(tmp_path, monkeypatch, caplog):
+def test_too_expensive_second_window_is_replaced_by_one_line(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(explaining, "EXPLAINING_S", 1e-6)
     caplog.set_level("INFO", "perfhooks")
     assert len(captures(train(tmp_path).folder)) == 1
@@ -260,13 +260,13 @@ def test_where_it_would_cost_too_much_one_sentence_stands_for_it(tmp_path, monke
 
 @pytest.mark.usefixtures("even_pace")
 @pytest.mark.parametrize("steps", [15, 16, 17, 18])
-def test_a_loop_that_ends_meanwhile_leaves_nobody_listening(tmp_path, steps, monkeypatch):
+def test_end_of_the_loop_removes_the_listeners(tmp_path, steps, monkeypatch):
     monkeypatch.setattr(explaining, "EXPLAINING_S", 1e3)
     train(tmp_path, steps=steps)
     assert sys.getprofile() is None
 
 
 @pytest.mark.usefixtures("even_pace")
-def test_the_window_that_it_explains_is_not_deleted_for_it(tmp_path, monkeypatch):
+def test_explained_window_is_not_deleted(tmp_path, monkeypatch):
     monkeypatch.setattr(explaining, "EXPLAINING_S", 1e3)
     assert [each.explains for each in captures(train(tmp_path, keep_windows=1).folder)] == [False, True]

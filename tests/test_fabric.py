@@ -58,13 +58,13 @@ def test_wrong_options_raise_before_training():
         ProfilerCallback().steps([], stage="val")
 
 
-def test_it_takes_every_option_of_the_profiler_but_the_stage():
+def test_callback_accepts_all_profiler_options_except_stage():
     given = {name: value for name, value in DEFAULTS.items() if name != "stage"}
     assert ProfilerCallback(**given).profilers["train"]._course.options == DEFAULTS
 
 
 @pytest.mark.usefixtures("even_pace")
-def test_out_of_the_box_it_records_one_small_window_into_the_loggers_folder(tmp_path):
+def test_defaults_record_one_small_window_into_the_logger_folder(tmp_path):
     callback = ProfilerCallback(background=False)
     logger = CSVLogger(tmp_path)
     fabric, model, optimizer, loader = prepared(callback, 16, loggers=[logger])
@@ -77,7 +77,7 @@ def test_out_of_the_box_it_records_one_small_window_into_the_loggers_folder(tmp_
 
 @pytest.mark.parametrize("looped", [True, False], ids=["steps", "hooks alone"])
 @pytest.mark.parametrize("accumulate", [1, 4])
-def test_a_step_is_an_update_however_many_batches_it_takes(tmp_path, accumulate, looped):
+def test_step_is_an_update_of_one_or_more_batches(tmp_path, accumulate, looped):
     callback = profiler(tmp_path, TWO_WINDOWS)
     fabric, model, optimizer, loader = prepared(callback, 10 * accumulate)
     train(fabric, model, optimizer, callback.steps(loader) if looped else loader, accumulate=accumulate)
@@ -119,7 +119,7 @@ def test_gradients_that_are_clipped_are_a_part_of_the_update(tmp_path):
     assert [parts(row) >= {"optimizer"} for row in tables(tmp_path)["train-000002-000003"]] == [True, False]
 
 
-def test_where_a_step_is_a_batch_an_update_alone_ends_none(tmp_path):
+def test_update_ends_no_step_if_steps_are_batches(tmp_path):
     callback = profiler(tmp_path, "wait=2 warmup=0 active=2 repeat=1", step_unit="batch")
     fabric, model, optimizer, loader = prepared(callback, 8)
     train(fabric, model, optimizer, loader)
@@ -141,7 +141,7 @@ def test_of_two_optimizers_the_first_counts(tmp_path):
     assert callback.profilers["train"].step_num == 10
 
 
-def test_each_part_of_a_step_has_its_time_and_other_loops_are_validation(tmp_path):
+def test_parts_have_times_and_other_loops_are_validation(tmp_path):
     schedule = {"train": "wait=2 warmup=0 active=3 repeat=1", "validate": "wait=12 warmup=0 active=2 repeat=1"}
     callback = profiler(tmp_path, schedule)
     fabric, model, optimizer, loader = prepared(callback)
@@ -174,7 +174,7 @@ def test_results_are_in_fabrics_loggers(tmp_path):
     assert [line["step"] for line in logged if line.get("perf/train/wall_ms")] == ["4", "8"]
 
 
-def test_a_resumed_training_goes_on_in_its_schedule(tmp_path):
+def test_resumed_training_continues_its_schedule(tmp_path):
     for run, batches in (("first", 6), ("again", 4)):
         callback = profiler(tmp_path, TWO_WINDOWS, run=run)
         fabric, model, optimizer, loader = prepared(callback, batches)
@@ -190,13 +190,13 @@ def test_a_resumed_training_goes_on_in_its_schedule(tmp_path):
 
 
 @pytest.mark.parametrize("state", [{}, {"steps": "nonsense"}, {"steps": {"train": "three"}}], ids=str)
-def test_a_state_that_cannot_be_read_raises_nothing(tmp_path, state):
+def test_unreadable_state_raises_nothing(tmp_path, state):
     callback = profiler(tmp_path, TWO_WINDOWS)
     callback.load_state_dict(state)
     assert callback.state_dict() == {"steps": {"train": 0}}
 
 
-def test_an_error_that_the_program_tells_is_kept_with_the_window(tmp_path):
+def test_error_reported_by_the_program_is_stored_with_the_window(tmp_path):
     callback = profiler(tmp_path, "wait=1 warmup=0 active=9 repeat=1")
     fabric, model, optimizer, loader = prepared(callback)
 

@@ -34,7 +34,7 @@ def steps(path):
         return [int(row["step"]) for row in csv.DictReader(file)]
 
 
-def test_two_ranks_of_every_face_share_a_run(frameworks, tmp_path):
+def test_two_ranks_of_all_integrations_share_a_run(frameworks, tmp_path):
     """And those of a model whose parameters are sharded (FSDP)."""
     how = {"folder": tmp_path, "environment": environment(tmp_path), "timeout": TIMEOUT}
     done = warm.ranks(frameworks, SCRIPT, tmp_path, **how)
@@ -89,9 +89,7 @@ layer, loader = torch.nn.Linear(4, 2), torch.utils.data.DataLoader(torch.randn(4
 
 
 @pytest.mark.parametrize(("program", "fetches"), [(FABRIC, 1), (ACCELERATE, 2)], ids=["fabric", "accelerate"])
-def test_perfhooks_run_tells_updates_waits_and_parts_of_a_program_that_says_nothing(
-    launch_framework, tmp_path, program, fetches
-):
+def test_perfhooks_run_detects_updates_waits_and_parts(launch_framework, tmp_path, program, fetches):
     (tmp_path / "train.py").write_text(BEFORE + program)
     schedule = "skip_first=10 wait=0 warmup=2 active=3 repeat=1"
     done = launch_framework("--schedule", schedule, "train.py")

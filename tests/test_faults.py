@@ -183,7 +183,7 @@ def test_closed_terminal_keeps_the_window(tmp_path):
 
 @ENDS
 @pytest.mark.parametrize("at", [1, 8])
-def test_sigterm_between_windows_is_not_ours(train, at, number):
+def test_sigterm_between_windows_is_left_to_the_program(train, at, number):
     training = train(script(f"assert signal.getsignal({int(number)}) is signal.SIG_DFL; ready()", at))
     training.until_ready()
     training.process.send_signal(number)
@@ -238,7 +238,7 @@ def test_ctrl_c_inside_our_own_stop(train, times, kept):
     assert (done.folder / WINDOW / "rank0.steps.csv").exists() is kept
 
 
-def test_ctrl_c_means_what_it_meant_when_we_are_done(train):
+def test_ctrl_c_has_its_usual_effect_after_perfhooks(train):
     same = "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
     assert train(script(same, 5) + same).end().code == 0
 
@@ -267,13 +267,13 @@ def test_a_killed_training_loses_only_the_window_being_recorded(train, kill):
     assert done.steps(Path("runs/r/train-000006-000007")) == [6, 7]
 
 
-def test_a_training_killed_while_it_records_is_reported(train):
+def test_training_killed_while_recording_is_reported(train):
     done = train(script("os.kill(os.getpid(), signal.SIGKILL)", 5)).end()
     assert done.code == -signal.SIGKILL
     assert lost(done.folder) == ["the process ended during the recording: this window is lost"]
 
 
-def test_what_nobody_finished_is_finished_by_report_and_only_once(train):
+def test_report_finishes_unfinished_windows_once(train):
     """The worker is killed with the training, as when a whole node dies."""
     both = """
     import perfhooks.record.loop.worker
@@ -344,7 +344,7 @@ class Hangs:
 """
 
 
-def test_a_handler_that_raises_costs_the_others_nothing(train, tmp_path):
+def test_raising_handler_does_not_affect_other_handlers(train, tmp_path):
     (tmp_path / "mine.py").write_text(HANDLERS)
     done = train("OPTIONS['on_trace_ready'] = ['mine:Raises', 'steps']\n" + script("pass", 0)).end()
     assert done.code == 0
@@ -408,7 +408,7 @@ def test_a_working_directory_deleted_during_the_run(train):
     assert done.steps() == [4, 5, 6]
 
 
-def test_a_folder_that_turns_unwritable_is_one_line(train):
+def test_folder_that_becomes_unwritable_is_one_line(train):
     done = train(script("import shutil; shutil.rmtree('runs'); open('runs', 'w').close()", 5)).end()
     assert (done.code, done.out) == (0, "trained\n")
     assert len(done.warnings) == 2, "one for the timeline, one for the trace"
@@ -435,7 +435,7 @@ def test_another_profiler_during_the_window_is_noted(train):
     assert len(done.warnings) == 1
 
 
-def test_a_profiler_left_over_by_somebody_is_left_alone(train):
+def test_running_profiler_of_the_program_is_not_changed(train):
     left = "outer = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]); outer.start()\n"
     done = train(left + script("pass", 0) + "outer.stop()\nassert len(outer.events())\n").end()
     assert done.code == 0, done.err

@@ -101,7 +101,7 @@ def test_exactly_the_planted_problem_is_found(name, tmp_path):
 @pytest.mark.recorder
 @pytest.mark.usefixtures("one_thread", "nothing_compiled")
 @pytest.mark.parametrize("name", OF_WINDOWS)
-def test_nothing_is_found_in_the_same_training_done_well(name, tmp_path):
+def test_good_versions_of_bad_trainings_have_no_findings(name, tmp_path):
     _, found = recorded(name, tmp_path, good=True)
     assert found == []
 
@@ -117,7 +117,7 @@ def test_rare_work_is_found_in_the_report_of_a_run(name, good, tmp_path):
     assert all(0 < each["gain_percent"] <= 50 for each in found)
 
 
-def test_every_rule_says_where_its_advice_was_measured():
+def test_rules_state_where_their_fix_was_measured():
     every = (*findings.RULES, *findings.RUN_RULES)
     assert [rule.__name__ for rule in every if not re.search(r"Measured:|Not measured", rule.__doc__ or "")] == []
 
@@ -154,7 +154,7 @@ def trace_of(tmp_path, events, **metadata):
 WHOLE = Capture(first=0, last=1, reached=2)
 
 
-def test_the_best_comes_first(tmp_path):
+def test_largest_gain_comes_first(tmp_path):
     compiling = (annotation("compile_inner (dynamo_timed)", begin * MS, (begin + 60) * MS) for begin in (20, 120))
     found = find(WHOLE, trace_of(tmp_path, [*waiting(10), *compiling]))
     assert rules(found) == ["recompilation", "waiting-for-data"]
@@ -167,7 +167,7 @@ def test_findings_are_plain_data(tmp_path):
     assert msgspec.json.decode(msgspec.json.encode(finding), type=Finding) == finding
 
 
-def test_estimates_say_that_gains_overlap(tmp_path):
+def test_estimates_state_that_gains_overlap(tmp_path):
     (finding,) = find(WHOLE, trace_of(tmp_path, waiting(50)))
     assert "may overlap" in finding.estimate
 
@@ -210,7 +210,7 @@ def test_a_mark_without_a_step_does_not_count(tmp_path):
     assert tables.steps["step"].to_list() == [0, 1]
 
 
-def test_what_the_host_can_save_is_idle_time_of_steps_and_of_a_recording_that_between_its_works(tmp_path):
+def test_gain_of_the_host_is_idle_time_between_device_work(tmp_path):
     """Nobody knows what lies before the first and after the last work of a recording without steps."""
     events = [op("aten::mm", 0, 100), launch(1, 10, 11), kernel(1, 20, 30), launch(2, 31, 32), kernel(2, 50, 60)]
     stepped = Evidence(Capture(first=0, last=0, reached=1), trace_of(tmp_path, [step_mark(0, 0, 100), *events]))
@@ -219,7 +219,7 @@ def test_what_the_host_can_save_is_idle_time_of_steps_and_of_a_recording_that_be
 
 
 @pytest.mark.parametrize(("recorded_ms", "expected"), [(15.1, ["profiler-overhead"]), (14.9, []), (None, [])])
-def test_recording_that_takes_half_as_long_again_is_said_without_a_gain(recorded_ms, expected, tmp_path):
+def test_recording_overhead_of_half_a_step_has_no_gain(recorded_ms, expected, tmp_path):
     cost = Cost(idle_step_ms=10.0, recorded_step_ms=recorded_ms)
     capture = dataclasses.replace(WHOLE, cost=cost, options={"with_stack": True, "record_shapes": False})
     found = find(capture, trace_of(tmp_path, waiting(0)))
@@ -269,6 +269,6 @@ def test_no_rule_fails_on_any_dialect(name, traces, caplog):
     assert ("recorded-start" in found) == (name in ("alexnet-cuda-sync", "mi250-minitoy-train"))
 
 
-def test_real_traces_have_the_findings_they_should(recordings, caplog):
+def test_real_traces_have_the_expected_findings(recordings, caplog):
     found = {path.name.removesuffix(".json.gz"): found_in(path, caplog) for path in recordings.glob("*.json.gz")}
     assert {name: REAL[name] for name in found.keys() & REAL.keys()} == found

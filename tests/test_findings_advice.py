@@ -58,13 +58,13 @@ def convolutions():
 
 
 @pytest.mark.parametrize("name", ["Adadelta", "RMSprop", "Adamax"])
-def test_an_optimizer_without_a_fused_implementation_is_left_alone_on_a_cpu(name, tmp_path):
+def test_optimizer_without_a_fused_version_has_no_finding_on_a_cpu(name, tmp_path):
     """``foreach=True`` was measured at -69% to +93% there."""
     make = getattr(torch.optim, name)
     assert "optimizer-loop" not in found(*recorded(tmp_path, many_layers(), [torch.rand(8, 96)] * STEPS, make))
 
 
-def test_plain_sgd_is_left_alone_on_a_cpu(tmp_path):
+def test_plain_sgd_has_no_finding_on_a_cpu(tmp_path):
     """Fused, it was as slow on a ResNet-18."""
 
     def make(parameters):
@@ -89,7 +89,7 @@ def test_convolutions_that_torch_itself_unfolds_are_no_finding(tmp_path):
     assert "slow-convolution" in found(off, trace)
 
 
-def test_the_state_that_an_optimizer_makes_once_is_no_time_of_its_updates(tmp_path):
+def test_creation_of_optimizer_state_is_no_update_time(tmp_path):
     """Of an update of 50 ms it takes 30; fused or not, it is made in the first one."""
     events = [
         event

@@ -347,7 +347,7 @@ def test_exactly_the_planted_problem_is_found(name, tmp_path):
         assert finding.lines
 
 
-def test_a_lowered_clock_is_said_with_the_times_and_the_clocks_and_not_where_the_device_waited(tmp_path):
+def test_lowered_clock_is_a_finding_unless_the_device_waited(tmp_path):
     (found,) = found_in(tmp_path, slowed(1400))
     said = "step 1: 14 ms with Clock (MHz) at 1400; the median step takes 10 ms with 1980"
     assert (found.title, found.lines) == (
@@ -360,7 +360,7 @@ def test_a_lowered_clock_is_said_with_the_times_and_the_clocks_and_not_where_the
 
 
 @pytest.mark.parametrize("metadata", [A100, V100, MI300, {}], ids=["A100", "V100", "MI300", "unknown"])
-def test_nothing_is_found_where_nothing_is_wrong(metadata, tmp_path):
+def test_harmless_traces_have_no_findings(metadata, tmp_path):
     assert found_in(tmp_path, steps(), metadata) == []
 
 
@@ -385,12 +385,12 @@ def test_nothing_is_found_where_nothing_is_wrong(metadata, tmp_path):
         ),
     ],
 )
-def test_products_by_kernels_that_somebody_wrote_are_told_from_those_of_libraries(tmp_path, is_own, name, how):
+def test_custom_product_kernels_differ_from_library_kernels(tmp_path, is_own, name, how):
     found = found_in(tmp_path, steps(lambda made, at: own_product(made, at, name, **how)))
     assert ("own-products" in rules(found)) == is_own
 
 
-def test_kernels_far_below_their_limit_are_told_by_shape_and_not_where_the_limit_is_unknown(tmp_path):
+def test_kernels_far_below_a_known_limit_are_a_finding(tmp_path):
     """2 ms for 2 * 1024^3 operations, which 312 TFLOP/s do in 6.9 us; at 4096 it is 22%, at 6000 69%."""
     (found,) = found_in(tmp_path, steps(slow_product), WHOLE_A100)
     assert found.title.startswith("Kernels at 0.3% of the device's peak take 2 ms of a step")
@@ -411,15 +411,13 @@ def test_kernels_far_below_their_limit_are_told_by_shape_and_not_where_the_limit
     ],
     ids=["a tenth of the step", "short"],
 )
-def test_kernels_far_below_their_limit_are_told_where_they_are_long_and_take_a_tenth_of_the_step(
-    tmp_path, below, above
-):
+def test_long_kernels_below_their_limit_are_a_finding(tmp_path, below, above):
     """One below 10 us takes what any kernel takes, however many there are."""
     made = [steps(lambda training, at: slow_products(training, at, **how)) for how in (below, above)]  # noqa: B023
     assert [rules(found_in(tmp_path, events, WHOLE_A100)) for events in made] == [[], ["kernels-below-limit"]]
 
 
-def test_a_chain_is_told_by_the_kinds_of_its_kernels(tmp_path):
+def test_chain_is_detected_by_the_kinds_of_its_kernels(tmp_path):
     def chain(training, at):
         for place, name in enumerate((SUM, REDUCE, SUM)):
             start = at + (200 + 1000 * place) * US
@@ -431,7 +429,7 @@ def test_a_chain_is_told_by_the_kinds_of_its_kernels(tmp_path):
 
 
 @pytest.mark.parametrize(("idle_us", "is_said"), [(2500, False), (1500, True)])
-def test_a_chain_is_no_finding_where_the_device_idles_a_fifth_of_the_step(tmp_path, idle_us, is_said):
+def test_chain_is_no_finding_on_an_idle_device(tmp_path, idle_us, is_said):
     def chain(training, at):
         for place in range(2):
             start = at + (200 + 1500 * place) * US
@@ -442,7 +440,7 @@ def test_a_chain_is_no_finding_where_the_device_idles_a_fifth_of_the_step(tmp_pa
 
 
 @pytest.mark.slow
-def test_what_the_device_did_not_wait_for_is_no_finding(tmp_path):
+def test_problems_hidden_behind_device_work_are_no_findings(tmp_path):
     """Each of the planted problems in its harmless form: hidden, small, or of another device."""
     harmless = [
         made_of(lambda made, at: reading_results(made, at, busy=True)),
@@ -567,7 +565,7 @@ def renumbered(events, by):
         ("host-bound", lambda: launching(49, 40), lambda: launching(51, 40)),
     ],
 )
-def test_a_rule_speaks_from_its_threshold_on(rule, below, above, tmp_path):
+def test_rules_report_from_their_threshold_on(rule, below, above, tmp_path):
     """In steps of 10 ms; a rule that speaks of what steps vary by anyway is one that nobody reads."""
     spoken = [rule in rules(found_in(tmp_path, make())) for make in (below, above)]
     assert spoken == [False, True]
@@ -576,13 +574,13 @@ def test_a_rule_speaks_from_its_threshold_on(rule, below, above, tmp_path):
 @pytest.mark.parametrize(
     ("place", "each"), [(reducing(1024), "1024 B each on average"), ({"stream": 20}, "50 us each on average")]
 )
-def test_small_collectives_are_told_by_their_bytes_and_where_these_are_unknown_by_their_time(place, each, tmp_path):
+def test_small_collectives_are_detected_by_bytes_or_time(place, each, tmp_path):
     found = found_in(tmp_path, taking(NCCL, 1000, pieces=20, **place))
     (finding,) = [one for one in found if one.rule == "small-collectives"]
     assert finding.lines[0] == each
 
 
-def test_a_window_that_recorded_a_start_is_told_to_begin_behind_it(tmp_path):
+def test_recorded_start_suggests_a_later_window(tmp_path):
     """At step 10 or later, and after the last step in which the start was seen."""
     for number, wait in ((0, 10), (30, 31)):
         capture = Capture(first=number, last=number + STEPS - 1, reached=number + STEPS)
@@ -591,7 +589,7 @@ def test_a_window_that_recorded_a_start_is_told_to_begin_behind_it(tmp_path):
 
 
 @pytest.mark.parametrize("told", [{"is_launched": True}, {"framework": "Lightning"}])
-def test_a_framework_and_perfhooks_run_are_not_told_what_torchs_own_profiler_is_given(tmp_path, told):
+def test_advice_for_frameworks_does_not_mention_torch_profiler(tmp_path, told):
     """Nobody calls that one there."""
     capture = replace(WHOLE, circumstances=Circumstances(**told))
     (finding,) = found_in(tmp_path, compiling(3100), capture=capture)
@@ -609,7 +607,7 @@ def test_float64_on_a_device_costs_its_kernels_not_their_launches(tmp_path):
 
 
 @pytest.mark.parametrize("is_unfolded", [False, True])
-def test_of_float64_it_is_said_that_convolutions_have_no_fast_path_where_there_are_some(tmp_path, is_unfolded):
+def test_float64_finding_names_convolutions_without_a_fast_path(tmp_path, is_unfolded):
     def plant(training, at):
         double_products(training, at)
         if is_unfolded:
@@ -621,7 +619,7 @@ def test_of_float64_it_is_said_that_convolutions_have_no_fast_path_where_there_a
 
 
 @pytest.mark.parametrize(("count", "cost"), [(2, "2.21 ms"), (5, "5.52 ms")])
-def test_a_product_costs_the_kernels_that_it_launched_and_no_others(tmp_path, count, cost):
+def test_product_costs_only_the_kernels_that_it_launched(tmp_path, count, cost):
     """Of nine that share 9.94 ms."""
 
     def plant(made, at):
@@ -640,7 +638,7 @@ def test_a_slow_convolution_on_a_device_is_cudnn_switched_off(tmp_path):
     assert "torch.backends.cudnn.enabled = True" in finding.code
 
 
-def test_waiting_for_data_that_the_device_does_not_notice_is_no_finding(tmp_path):
+def test_wait_for_data_hidden_by_the_device_is_no_finding(tmp_path):
     loader = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
     def plant(made, at):
@@ -649,7 +647,7 @@ def test_waiting_for_data_that_the_device_does_not_notice_is_no_finding(tmp_path
     assert found_in(tmp_path, steps(plant)) == []
 
 
-def test_a_loop_that_prepares_each_replay_of_a_graph_is_bound_by_its_host(tmp_path):
+def test_loop_that_prepares_graph_replays_is_host_bound(tmp_path):
     """One launch in 10 ms is not many, but the device idles for 3 of them until it is made."""
 
     def plant(made, at):
@@ -676,7 +674,7 @@ def test_idle_time_that_no_launch_explains_is_not_blamed_on_the_host(tmp_path):
     assert found_in(tmp_path, made_of(plant)) == []
 
 
-def test_waiting_for_batches_that_the_training_makes_asks_for_workers_and_for_pinned_memory(tmp_path):
+def test_wait_for_batches_suggests_workers_and_pinned_memory(tmp_path):
     loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
     events = steps(lambda made, at: made.events.append(annotation(loader, at, at + 6 * MS)), begin=6100 * US)
     (finding,) = found_in(tmp_path, events)
@@ -689,13 +687,13 @@ def test_waiting_for_batches_that_the_training_makes_asks_for_workers_and_for_pi
 # --- what the evidence and the estimates say ---
 
 
-def test_a_wait_names_the_line_that_asked_for_the_value(tmp_path):
+def test_wait_names_the_line_that_read_the_value(tmp_path):
     (finding,) = found_in(tmp_path, made_of(reading_values))
     assert any(line.startswith("train.py(12): step: ") for line in finding.lines)
     assert finding.gain_ms == pytest.approx(2.7, abs=0.03), "no more than the wait itself"
 
 
-def test_a_wait_costs_no_more_than_it_took_whatever_others_took(tmp_path):
+def test_wait_costs_at_most_its_own_duration(tmp_path):
     """One wait of 3 ms after which the device goes on at once, and one of 0.1 ms before a pause of 3 ms."""
 
     def step(training, at):
@@ -718,7 +716,7 @@ def test_a_wait_costs_no_more_than_it_took_whatever_others_took(tmp_path):
         ({"deviceProperties": ["?"]}, [], ""),
     ],
 )
-def test_float32_is_a_problem_only_where_there_are_tensor_cores(metadata, expected, code, tmp_path):
+def test_float32_is_a_finding_only_with_tensor_cores(metadata, expected, code, tmp_path):
     found = found_in(tmp_path, steps(name=PLAIN), metadata)
     assert rules(found) == expected
     assert all(code in finding.code for finding in found)
@@ -739,7 +737,7 @@ def test_float32_is_a_problem_only_where_there_are_tensor_cores(metadata, expect
         "void cudnn::cnn::conv2d_grouped_direct_kernel<false, true, false, false, 0, 0, int, float, float>",
     ],
 )
-def test_kernels_on_tensor_cores_and_those_that_multiply_nothing_are_left_alone(name, tmp_path):
+def test_kernels_on_tensor_cores_are_no_finding(name, tmp_path):
     assert found_in(tmp_path, steps(name=name)) == []
 
 
@@ -754,7 +752,7 @@ def test_kernels_on_tensor_cores_and_those_that_multiply_nothing_are_left_alone(
         "void implicit_convolve_sgemm<float, float, 128, 5, 5, 3, 3, 3, 1, true, false, true>(int, int, int)",
     ],
 )
-def test_kernels_that_multiply_float32_on_plain_cores_are_known_by_their_names(name, tmp_path):
+def test_float32_kernels_on_plain_cores_are_known_by_name(name, tmp_path):
     assert rules(found_in(tmp_path, steps(name=name), V100)) == ["float32-products"]
 
 
@@ -763,7 +761,7 @@ def test_kernels_that_multiply_float32_on_plain_cores_are_known_by_their_names(n
     [("aten::mm", "GEMMs"), ("aten::cudnn_convolution", "Convolutions")],
     ids=["mm", "convolution"],
 )
-def test_products_in_float32_are_called_what_they_are(operator, said, tmp_path):
+def test_float32_products_have_their_own_noun(operator, said, tmp_path):
     """A convolution computes as a GEMM, by kernels that are called so."""
 
     def plant(made, at):
@@ -780,7 +778,7 @@ def test_of_a_chain_the_longest_kernel_stays(tmp_path):
     assert (finding.title.split(" take ")[1], finding.gain_ms) == ("3 ms of a step.", pytest.approx(1.5, rel=0.02))
 
 
-def test_an_inference_is_not_told_to_change_its_optimizer(tmp_path):
+def test_inference_gets_no_advice_about_an_optimizer(tmp_path):
     def updating(made, at):
         many_launches(made, at)
         made.events.append(annotation("Optimizer.step#AdamW.step", at + 9 * MS, at + 9500 * US))
@@ -819,7 +817,7 @@ def test_time_of_a_start_has_a_name(tmp_path):
     assert rules_with("cudaFree") == ["recorded-start"]
 
 
-def test_what_the_device_saves_is_no_gain_where_the_host_never_waits(tmp_path):
+def test_device_savings_are_no_gain_if_the_host_never_waits(tmp_path):
     """Half of the kernels' time could go, and the step would be as long as before."""
     found = rules(found_in(tmp_path, steps(name=PLAIN, kernels=3, begin=7 * MS, waits=False)))
     assert "float32-products" not in found
@@ -843,7 +841,7 @@ def test_memory_that_is_given_back_without_marks_of_steps_is_no_start(tmp_path, 
         assert finding.gain_ms == pytest.approx(1.0, rel=0.01), "less what lies before the first work"
 
 
-def test_memory_that_is_given_back_before_the_program_runs_belongs_to_its_start(tmp_path):
+def test_memory_released_before_the_program_runs_is_start_up(tmp_path):
     """As cuDNN does while its modules are loaded."""
     planted = steps(lambda made, at: at or allocations(made, -140 * US, name="cudaFree"), begin=700 * US)
     assert found_in(tmp_path, [event for event in planted if not event["name"].startswith("ProfilerStep")]) == []
@@ -863,21 +861,21 @@ def test_memory_that_is_given_back_during_a_start_is_no_churn(tmp_path, starts, 
     assert ("allocator-churn" in rules(found_in(tmp_path, made_of(plant)))) is expected
 
 
-def test_the_copies_that_hold_the_host_are_named_with_their_line_and_size(tmp_path):
+def test_blocking_copies_are_named_with_line_and_size(tmp_path):
     (finding,) = found_in(tmp_path, made_of(reading_results))
     assert finding.gain_ms == pytest.approx(3.0, rel=0.01)
     assert any("Memcpy DtoH (Device -> Pageable), 38.1 MiB" in line for line in finding.lines)
     assert any(line.startswith("train.py(30): save") for line in finding.lines)
 
 
-def test_a_copy_behind_which_no_device_works_holds_the_host_as_well(tmp_path):
+def test_copy_followed_by_an_idle_device_blocks_the_host(tmp_path):
     (finding,) = found_in(tmp_path, made_of(lambda made, at: reading_results(made, at, copied=False)))
     assert finding.rule == "held-by-copies"
     assert "during 2.99 ms of it the device was idle, even without a copy" in finding.lines
     assert "reuse the buffer" in finding.advice
 
 
-def test_a_copy_that_waits_for_a_device_that_pauses_is_not_blamed_for_it(tmp_path):
+def test_copy_that_waits_for_a_pausing_device_is_not_the_cause(tmp_path):
     """As in SGLang's decoding: a kernel launched before the call does not begin for long, and nothing says why."""
 
     def plant(made, at):
@@ -889,7 +887,7 @@ def test_a_copy_that_waits_for_a_device_that_pauses_is_not_blamed_for_it(tmp_pat
     assert finding.title.startswith("Launched work waits for 2.98 ms of a step on an idle device")
 
 
-def test_a_copy_that_waits_for_a_queue_of_small_work_is_not_blamed_for_its_gaps(tmp_path):
+def test_copy_behind_small_queued_work_is_not_the_cause(tmp_path):
     """The device works off what was launched: between two kernels lie some microseconds, or a copy of its own."""
 
     def plant(made, at):
@@ -903,7 +901,7 @@ def test_a_copy_that_waits_for_a_queue_of_small_work_is_not_blamed_for_its_gaps(
 
 
 @pytest.mark.parametrize(("size", "is_said"), [(20_000_000, True), (-1, False)])
-def test_copies_have_a_volume_and_a_speed_where_their_sizes_are_known(size, is_said, tmp_path):
+def test_copies_with_known_sizes_have_volume_and_speed(size, is_said, tmp_path):
     """20,000,000 bytes in 2 ms."""
     (finding,) = found_in(tmp_path, steps(lambda made, at: pageable_copies(made, at, size=size), begin=2100 * US))
     assert finding.rule == "blocking-copies"
@@ -911,7 +909,7 @@ def test_copies_have_a_volume_and_a_speed_where_their_sizes_are_known(size, is_s
     assert any("GB/s" in line for line in finding.lines) == is_said
 
 
-def test_the_gradients_of_attention_are_written_out_as_well(tmp_path):
+def test_gradients_of_attention_are_included(tmp_path):
     """Each product has two, or one where a factor needs none, as here at both ends; the time is that of all."""
     kept = iter([slice(1, 5), slice(5), slice(4)])
 
@@ -927,7 +925,7 @@ def test_the_gradients_of_attention_are_written_out_as_well(tmp_path):
 
 
 @pytest.mark.parametrize(("after", "is_found"), [("aten::tanh_backward", False), ("aten::mul", True)])
-def test_the_gradients_of_additive_attention_are_not_what_the_kernel_does(tmp_path, after, is_found):
+def test_gradients_of_additive_attention_are_excluded(tmp_path, after, is_found):
     """What the scores were made of comes first in the forward pass, and last in the backward pass."""
 
     def plant(made, at):
@@ -952,7 +950,7 @@ def test_the_gradients_of_additive_attention_are_not_what_the_kernel_does(tmp_pa
     ],
     ids=["additive", "of a graph", "one query", "one squeezed query", "of activations", "masked", "of a matrix"],
 )
-def test_additive_attention_and_that_of_one_query_are_not_what_the_kernel_does(tmp_path, planted, is_found):
+def test_additive_and_single_query_attention_are_excluded(tmp_path, planted, is_found):
     found = found_in(tmp_path, steps(lambda made, at: attention(made, at, **planted)))
     assert (rules(found) == ["written-out-attention"]) == is_found
 
@@ -966,7 +964,7 @@ def test_a_product_between_is_no_attention(tmp_path):
 
 
 @pytest.mark.parametrize("rows", [64, 1])
-def test_sizes_that_do_not_fit_are_named_with_what_fits(tmp_path, rows):
+def test_unaligned_sizes_are_named_with_aligned_sizes(tmp_path, rows):
     """A single row is a vector, which nobody pads."""
     inputs = {"Input_Dims": [[rows, 768], [768, 30522]], "Input_type": ["c10::Half", "c10::Half"]}
     events = steps(
@@ -1006,11 +1004,11 @@ def test_products_of_written_out_attention_need_no_padding(tmp_path):
         ("cutlass_80_tensorop_d884gemm_64x64_16x3_nn_align1", []),
     ],
 )
-def test_what_is_aligned_depends_on_the_precision(tmp_path, name, expected):
+def test_alignment_depends_on_the_precision(tmp_path, name, expected):
     assert rules(found_in(tmp_path, steps(name=name))) == expected
 
 
-def test_the_first_compilation_is_a_start_and_any_other_one_is_not(tmp_path):
+def test_first_compilation_is_a_start(tmp_path):
     found = found_in(tmp_path, made_of(lambda made, at: starting(made, at, how="compile")))
     (finding,) = found
     assert finding.rule == "recorded-start"
@@ -1027,7 +1025,7 @@ def test_a_device_that_pauses_during_a_start_is_no_finding_of_its_own(tmp_path):
     ]
 
 
-def test_communication_of_which_the_gain_is_not_known_comes_last(tmp_path):
+def test_communication_with_unknown_gain_comes_last(tmp_path):
     """The host is never seen waiting for the device: perhaps it is what is slow."""
     events = steps(gathering, kernels=3, begin=5 * MS, waits=False)
     (finding,) = found_in(tmp_path, events)
@@ -1035,7 +1033,7 @@ def test_communication_of_which_the_gain_is_not_known_comes_last(tmp_path):
     assert finding.gain_ms is finding.gain_percent is None
 
 
-def test_a_wait_within_a_wait_is_one(tmp_path):
+def test_nested_waits_count_once(tmp_path):
     """As a library's call and the driver's in it."""
     made = Training()
     for number in range(STEPS):
@@ -1056,7 +1054,7 @@ def test_a_wait_within_a_wait_is_one(tmp_path):
         ({}, None, "Start each collective early"),
     ],
 )
-def test_what_to_do_about_communication_follows_from_what_it_is(tmp_path, options, node, advised):
+def test_advice_about_communication_depends_on_its_kind(tmp_path, options, node, advised):
     """Gradients are sent from the nodes of autograd; without any, no advice mentions a backward pass."""
 
     def plant(training, at):
@@ -1077,7 +1075,7 @@ def test_recording_itself_is_not_the_host_being_slow(tmp_path):
 
 
 @pytest.mark.slow
-def test_no_gain_is_more_than_the_time_it_is_taken_from(tmp_path):
+def test_gain_is_at_most_the_time_of_its_evidence(tmp_path):
     for make, metadata in PLANTED.values():
         trace = read(testing.write_trace(tmp_path / "t.json", make(), **metadata))
         tables = Evidence(WHOLE, trace)
@@ -1170,7 +1168,7 @@ def test_no_finding_uses_a_kernel_that_overflowed(tmp_path):
     assert rules(find(WHOLE, trace)) == []
 
 
-def test_allocations_say_that_the_time_of_the_device_is_unknown(tmp_path):
+def test_allocation_finding_mentions_unknown_device_time(tmp_path):
     events = without_kernels(steps(allocations, begin=700 * US))
     (finding,) = found_in(tmp_path, events)
     assert finding.estimate.startswith("The time of these calls: the times of device work are unknown.")
@@ -1180,7 +1178,7 @@ def test_allocations_say_that_the_time_of_the_device_is_unknown(tmp_path):
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_no_other_finding_uses_one_time_work(tmp_path, name):
+def test_one_time_work_is_used_by_no_other_finding(tmp_path, name):
     """A graph is captured in all of the steps."""
     make, metadata = PLANTED[name]
     capturing = op("CUDAGraphNode.record (dynamo_timed)", -US, STEPS * STEP + US)
@@ -1204,7 +1202,7 @@ TF32_CONVOLUTION = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_n
     ],
     ids=["GEMMs are on", "only convolutions are on", "convolutions are on", "only GEMMs are on", "none is on"],
 )
-def test_tf32_is_not_advised_if_the_trace_shows_that_it_is_on(tmp_path, operator, other, is_advised):
+def test_tf32_is_not_advised_if_the_trace_uses_tf32(tmp_path, operator, other, is_advised):
     """A library may choose plain cores for some sizes all the same."""
 
     def plant(made, at):
@@ -1244,7 +1242,7 @@ def test_tf32_kernels_of_all_libraries_show_that_it_is_on(tmp_path, name):
 
 
 @pytest.mark.parametrize(("allowed", "is_advised"), [("True", False), ("False", True)])
-def test_tf32_is_not_advised_if_an_operator_says_that_it_is_on(tmp_path, allowed, is_advised):
+def test_tf32_is_not_advised_if_an_operator_allows_tf32(tmp_path, allowed, is_advised):
     inputs = ["", "", "[0, 0]", "[1, 1]", "[1, 1]", "1", "False", "False", allowed]
 
     def plant(made, at):
@@ -1284,7 +1282,7 @@ NO_GEMVS = (
 
 
 @pytest.mark.parametrize("name", [*GEMVS, *NO_GEMVS])
-def test_gemvs_without_shapes_are_told_by_their_names(tmp_path, name):
+def test_gemvs_without_shapes_are_detected_by_name(tmp_path, name):
     def plant(made, at):
         made.work(at + 50 * US, at + 6 * MS, at + 8 * MS, name=name, stream=9)
 
@@ -1342,7 +1340,7 @@ def test_late_kernels_are_named_with_their_delay(tmp_path):
     assert finding.lines[0].startswith("3 kernels and copies in a step begin late, the latest 1.91 ms after its launch")
 
 
-def test_late_kernels_of_a_sampled_recording_say_nothing(tmp_path):
+def test_late_kernels_of_a_sampled_recording_are_no_finding(tmp_path):
     """One in a hundred operators was kept, so the device may have worked."""
     events = made_of(delaying)
     sample = [op("aten::mm", 100 * place, 100 * place + 50, external=1 + 100 * place) for place in range(20)]
@@ -1365,7 +1363,7 @@ def test_copies_alone_are_compared_with_the_bus(tmp_path, kind, metadata, rate):
     assert finding.title == f"The device only copies: 191 MiB in a step at {rate}."
 
 
-def test_copies_beside_launches_without_kernels_are_not_alone(tmp_path):
+def test_copies_beside_lost_kernels_are_not_only_copies(tmp_path):
     """The kernels were lost, so their times are unknown."""
 
     def step(made, at):
@@ -1386,7 +1384,7 @@ def test_prepared_kernel_is_named_and_no_other_advice_is_given(tmp_path):
     assert "compile" not in finding.code
 
 
-def test_long_pauses_before_one_kernel_name_it_too(tmp_path):
+def test_long_pauses_before_one_kernel_name_the_kernel(tmp_path):
     """Each is longer than what slow launches make."""
 
     made = Training()
@@ -1407,7 +1405,7 @@ def test_long_pauses_before_one_kernel_name_it_too(tmp_path):
 
 
 @pytest.mark.parametrize("has_stacks", [False, True])
-def test_pauses_say_that_recorded_stacks_add_to_them(tmp_path, has_stacks):
+def test_pauses_mention_the_cost_of_recorded_stacks(tmp_path, has_stacks):
     def plant(made, at):
         if has_stacks:
             preprocessing(made, at)
@@ -1443,7 +1441,7 @@ def test_title_evidence_and_gain_of_waits_have_one_basis(tmp_path, wait):
     assert finding.lines[-1] == f"cudaStreamSynchronize: {spent}"
 
 
-def test_gain_of_an_unprofiled_step_says_so(tmp_path):
+def test_gain_names_the_unprofiled_step(tmp_path):
     """Title and evidence are for profiled steps."""
     cost = Cost(idle_step_ms=8.0, recorded_step_ms=10.0)
     (finding,) = found_in(tmp_path, made_of(many_launches), capture=replace(WHOLE, cost=cost))
@@ -1465,7 +1463,7 @@ def test_gain_of_an_unprofiled_step_says_so(tmp_path):
         ([], "ncclDevKernel_Generic_2"),
     ],
 )
-def test_collectives_are_named_by_the_operator_around_them(tmp_path, around, label):
+def test_collectives_are_named_by_the_operator_around_the_launch(tmp_path, around, label):
     def plant(made, at):
         made.events += [op(name, at + (5 + n) * US, at + (45 - n) * US) for n, name in enumerate(around)]
         made.work(at + 20 * US, at + 200 * US, at + 2200 * US, name="ncclDevKernel_Generic_2", stream=20)
@@ -1475,7 +1473,7 @@ def test_collectives_are_named_by_the_operator_around_them(tmp_path, around, lab
     assert finding.lines[-1] == f"{label}: 2 ms"
 
 
-def test_one_number_for_exposed_collectives(tmp_path):
+def test_evidence_of_exposed_collectives_sums_to_the_title(tmp_path):
     """Evidence sums to the title."""
     (finding,) = found_in(tmp_path, steps(gathering, begin=2200 * US))
     assert finding.title == "Communication without concurrent computation takes 2 ms of a step."

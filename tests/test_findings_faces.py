@@ -29,7 +29,7 @@ def told(rule, trace, **circumstances):
 # --- words ---
 
 
-def test_every_face_is_called_as_its_messages_call_it():
+def test_integrations_and_messages_use_equal_framework_names():
     sources = [path.read_text(encoding="utf-8") for path in ROOT.glob("integrations/*/*.py")]
     named = {name for text in sources for name in re.findall(r'(?:framework=|speak_as\()"([^"]+)"', text)}
     known = {frameworks.LIGHTNING, frameworks.MMENGINE, frameworks.TRAINER, frameworks.FABRIC, frameworks.ACCELERATE}
@@ -77,7 +77,7 @@ def test_lightning_takes_the_arguments_that_are_advised():
     ],
     ids=["torch", "Lightning", "transformers", "mmengine"],
 )
-def test_settings_of_a_loader_stand_where_the_framework_has_them(tmp_path, circumstances, line):
+def test_loader_settings_are_in_the_form_of_the_framework(tmp_path, circumstances, line):
     assert told("waiting-for-data", trace_of(tmp_path, loading(40)), **circumstances).code == line
 
 
@@ -91,7 +91,7 @@ def test_settings_of_a_loader_stand_where_the_framework_has_them(tmp_path, circu
     ],
     ids=["a loop", "a face", "a face that was launched", "launched"],
 )
-def test_options_of_the_recorder_stand_where_they_were_given(tmp_path, circumstances, line):
+def test_recorder_options_are_in_the_form_of_the_framework(tmp_path, circumstances, line):
     finding = told("unnamed-time", trace_of(tmp_path, half_named(50)), **circumstances)
     assert finding.code.splitlines()[-1] == line
     assert ("--with-stack" if circumstances.get("is_launched") else "with_stack=True") in finding.advice
@@ -100,14 +100,14 @@ def test_options_of_the_recorder_stand_where_they_were_given(tmp_path, circumsta
 # --- the settings of the loader ---
 
 
-def test_what_a_loader_has_is_not_advised(tmp_path):
+def test_existing_loader_settings_are_not_advised(tmp_path):
     loader = Loader(num_workers=1, pin_memory=True, persistent_workers=True, prefetch_factor=8, batch_sampler="Buckets")
     finding = told("waiting-for-data", trace_of(tmp_path, loading(50)), loader=loader)
     assert finding.code == "DataLoader(..., num_workers=1)"
     assert "batch_sampler=Buckets" in " ".join(finding.lines)
 
 
-def test_workers_whose_batches_only_cost_their_handing_over_are_enough(tmp_path):
+def test_workers_that_only_transfer_batches_are_enough(tmp_path):
     loader = Loader(num_workers=2)
     finding = told("waiting-for-data", trace_of(tmp_path, loading(4, MANY, wall=10)), loader=loader)
     assert "transfer less" in finding.advice.lower()
@@ -115,7 +115,7 @@ def test_workers_whose_batches_only_cost_their_handing_over_are_enough(tmp_path)
 
 
 @pytest.mark.process
-def test_the_settings_of_a_loader_are_read_from_what_it_gives():
+def test_loader_settings_are_read_from_the_iterator():
     torch = pytest.importorskip("torch")
     data = torch.utils.data.TensorDataset(torch.ones(8, 1))
     plain = torch.utils.data.DataLoader(data, batch_size=4, num_workers=1, persistent_workers=True)
@@ -135,7 +135,7 @@ def test_the_settings_of_a_loader_are_read_from_what_it_gives():
 
 
 @pytest.mark.parametrize(("limit", "processors"), [("max 100000", None), ("150000 100000", 1.5), ("", None)])
-def test_a_container_gets_no_more_processors_than_its_group(tmp_path, monkeypatch, limit, processors):
+def test_container_gets_at_most_the_cpus_of_its_group(tmp_path, monkeypatch, limit, processors):
     from perfhooks.run import circumstances
 
     group = tmp_path / Path(*own_group().parts[1:])

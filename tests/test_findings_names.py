@@ -85,7 +85,7 @@ def test_no_rule_advises_names_of_cuda_for_a_file_of_torch_npu(name, tmp_path):
         assert not [text for text in texts(finding) if FOREIGN.search(text)], finding.rule
 
 
-def test_every_text_of_a_rule_is_free_of_names_of_one_vendor():
+def test_texts_of_rules_contain_no_vendor_names():
     """Names belong into `perfhooks.trace.names.devices`, or to rules that know the device."""
     names = re.compile(r"torch\.cuda|\"cuda\"|CUDA graph|NCCL|nvidia-smi|_CUDA_")
     files = [path.read_text(encoding="utf-8") for path in (RULES / "texts").glob("*.toml")]
@@ -113,7 +113,7 @@ INTEL = {"deviceProperties": [{"id": 0, "name": "Intel(R) Data Center GPU Max 15
     ],
     ids=["NVIDIA", "AMD", "Intel", "Ascend"],
 )
-def test_names_are_those_of_the_device(metadata, is_npu, names, tmp_path):
+def test_names_depend_on_the_device(metadata, is_npu, names, tmp_path):
     cases = [made_of(reading_values), slowed(1400) if is_npu else made_of(delaying), steps(allocations, begin=700 * US)]
     for events, name in zip(cases, names, strict=True):
         trace = read(testing.write_trace(tmp_path / "t.json", events, **metadata))
@@ -123,7 +123,7 @@ def test_names_are_those_of_the_device(metadata, is_npu, names, tmp_path):
     assert devices.of_trace(trace).module == names[0].removesuffix(".synchronize")
 
 
-def test_a_kernel_of_another_vendor_is_named_as_it_is(tmp_path):
+def test_kernel_of_another_vendor_keeps_its_name(tmp_path):
     """Only advice is worded by the device: what the trace says stays."""
     found = found_in(tmp_path, steps(name="my_cuda_kernel"), AMD)
     assert all("torch.npu" not in text for finding in found for text in texts(finding))

@@ -87,7 +87,7 @@ def phrases(rule):
                 yield name, keywords(call)
 
 
-def test_each_rule_has_a_file():
+def test_rules_have_a_text_file():
     assert {path.stem for path in texts.FOLDER.glob("*.toml")} == {*RULES, texts.SHARED, STRAGGLER}
 
 
@@ -123,7 +123,7 @@ def test_all_phrases_are_used_with_their_fields(rule):
         assert any("*" in given or needed <= given | supplied(rule) for given in calls_of_name), name
 
 
-def test_each_used_phrase_exists():
+def test_used_phrases_exist():
     for module in {inspect.getfile(rule) for rule in RULES.values()}:
         of_module = [name for name, rule in RULES.items() if inspect.getfile(rule) == module]
         known = {phrase for rule in (*of_module, texts.SHARED) for phrase in texts.of_rule(rule).evidence}
@@ -131,7 +131,7 @@ def test_each_used_phrase_exists():
         assert {name for call in calls([tree], "text") if call.args for name in constants(call.args[0])} <= known
 
 
-def test_each_shared_text_is_used():
+def test_shared_texts_are_used():
     sources = [ast.parse(path.read_text(encoding="utf-8")) for path in FOLDER.glob("*.py")]
     named = {text for tree in sources for text in constants(tree)}
     shared = texts.of_rule(texts.SHARED)
@@ -157,7 +157,7 @@ def test_code_is_for_known_frameworks(rule):
 
 
 @pytest.mark.parametrize("rule", [*RULES, texts.SHARED, STRAGGLER])
-def test_formats_are_known(rule):
+def test_formats_are_valid(rule):
     every = [template for _, template in templates(rule)] + list(texts.of_rule(rule).evidence.values())
     for name, spec in [field for template in every for field in fields(template)]:
         assert texts.Formatter().format_field(2, spec), spec

@@ -66,20 +66,20 @@ def test_an_inference_has_no_parts_that_could_have_names(tmp_path):
 
 
 @pytest.mark.parametrize(("share", "expected"), [(80, []), (79, ["unnamed-time"])])
-def test_nothing_is_wrong_only_where_four_fifths_are_accounted_for(share, expected, tmp_path):
+def test_absence_of_problems_needs_four_fifths_of_the_time(share, expected, tmp_path):
     trace = trace_of(tmp_path, half_named(share))
     assert list(found(WHOLE, trace)) == expected
     assert window_data.reduce(WHOLE, trace)["findings"]["accounted"] == share / 100
 
 
-def test_what_recording_takes_half_of_is_not_said_to_have_no_name(tmp_path):
+def test_time_that_recording_doubles_is_not_unnamed_time(tmp_path):
     """Without a name may be what the recorder does between two operators."""
     trace = trace_of(tmp_path, half_named(50))
     cost = Cost(idle_step_ms=60.0, recorded_step_ms=100.0)
     assert set(found(replace(WHOLE, cost=cost), trace)) == {"profiler-overhead"}
 
 
-def test_what_a_device_does_meanwhile_has_a_name(tmp_path):
+def test_time_with_device_work_is_not_unnamed_time(tmp_path):
     """The host is ahead of it, and says nothing of where the time goes."""
     trace = trace_of(
         tmp_path,
@@ -93,7 +93,7 @@ def test_what_a_device_does_meanwhile_has_a_name(tmp_path):
 
 
 @pytest.mark.parametrize(("queued", "is_found"), [(0.02, True), (0.4, False)])
-def test_a_wait_for_a_cpu_in_one_step_is_no_code_outside_of_torch(queued, is_found, tmp_path):
+def test_cpu_wait_in_one_step_is_not_code_outside_of_torch(queued, is_found, tmp_path):
     told = replace(WHOLE, circumstances=Circumstances(queued=queued))
     wait = [step_mark(2, 200 * MS, 400 * MS), annotation("backward", 200 * MS, 240 * MS)]
     trace = trace_of(tmp_path, [*half_named(90), *wait])
@@ -102,13 +102,13 @@ def test_a_wait_for_a_cpu_in_one_step_is_no_code_outside_of_torch(queued, is_fou
 
 
 @pytest.mark.parametrize(("extra", "is_advised"), [([], True), ([python_frame], False)], ids=["no stacks", "stacks"])
-def test_stacks_are_advised_only_where_none_were_recorded(extra, is_advised, tmp_path):
+def test_stacks_are_advised_only_without_recorded_stacks(extra, is_advised, tmp_path):
     frames = [lambda begin, make=make: make("train.py(7): loss", begin, begin + MS) for make in extra]
     finding = found(WHOLE, trace_of(tmp_path, half_named(50, *frames)))["unnamed-time"]
     assert ("with_stack=True" in finding.advice) == ("with_stack=True" in finding.code) == is_advised
 
 
-def test_what_is_said_to_take_the_wait_ran_in_it(tmp_path):
+def test_named_functions_ran_in_the_wait(tmp_path):
     def loading_and_training(begin):
         return (
             ("data.py(3): __getitem__", begin + MS, begin + 39 * MS),
@@ -148,7 +148,7 @@ def with_part(name, milliseconds, *, steps=2, of=(0, 1)):
         ("data", 5.5, ["waiting-for-data"]),
     ],
 )
-def test_a_part_is_a_finding_from_its_share_on(part, share, rules, tmp_path):
+def test_part_is_a_finding_from_its_threshold_on(part, share, rules, tmp_path):
     """A twentieth of waiting. Validations and checkpoints are judged over the whole run."""
     assert list(found(WHOLE, trace_of(tmp_path, with_part(part, share)))) == rules
 
@@ -193,7 +193,7 @@ def waiting(slices):
         yield from (op("b", late + place * 10, late + place * 10 + 5) for place in range(97 - slices))
 
 
-def test_what_recording_adds_to_a_part_is_taken_off(tmp_path):
+def test_recording_overhead_is_subtracted_from_parts(tmp_path):
     """Of the 60 ms that it adds, the wait for data has as much as it has of the slices that were written down."""
     few, many = (found(SLOWED, trace_of(tmp_path, waiting(slices)))["waiting-for-data"] for slices in (0, 48))
     assert few.gain_ms == pytest.approx(40)
@@ -201,7 +201,7 @@ def test_what_recording_adds_to_a_part_is_taken_off(tmp_path):
     assert many.gain_percent == pytest.approx(50)
 
 
-def test_no_gain_is_more_than_the_step_takes_when_nobody_records(tmp_path):
+def test_gain_is_at_most_the_unprofiled_step(tmp_path):
     capture = replace(WHOLE, cost=Cost(idle_step_ms=13.8, recorded_step_ms=100.0))
     finding = found(capture, trace_of(tmp_path, waiting(0)))["waiting-for-data"]
     assert (finding.gain_ms, finding.gain_percent) == (13.8, 100)
@@ -211,7 +211,7 @@ def test_a_problem_that_only_recording_makes_is_none(tmp_path):
     assert "waiting-for-data" not in found(SLOWED, trace_of(tmp_path, waiting(97)))
 
 
-def test_what_the_timeline_saw_of_the_wait_is_what_is_said(tmp_path):
+def test_wait_of_the_timeline_replaces_the_profiled_wait(tmp_path):
     """A step of 104 ms waits 51 ms for data; recording, all of it in the loader's calls, makes it 1000 and 950 ms.
 
     By the number of slices nearly nothing of the wait would remain.
@@ -250,7 +250,7 @@ def test_a_wait_that_recording_hides_is_found_in_the_timeline(waited, rules, tmp
     assert "waiting-for-data" not in found(WHOLE, trace)
 
 
-def test_what_a_device_does_during_the_wait_is_no_gain_of_the_timeline_either(tmp_path):
+def test_device_work_during_the_wait_reduces_the_gain(tmp_path):
     """It works in 30 of the 50 ms of the recorded wait, so two fifths of the wait could go."""
     events = [*waiting(10)]
     for number in (0, 1):
@@ -295,7 +295,7 @@ def test_the_number_of_workers_is_that_which_is_needed_and_fits(wait, circumstan
     assert finding.gain_ms == pytest.approx(gain, rel=0.02)
 
 
-def test_no_worker_is_advised_where_no_processor_is_to_spare(tmp_path):
+def test_workers_are_not_advised_without_a_free_cpu(tmp_path):
     capture = replace(WHOLE, circumstances=Circumstances(cores=2, ranks=2, threads=1))
     finding = found(capture, trace_of(tmp_path, loading(50)))["waiting-for-data"]
     assert "2 CPUs for 2 ranks" in finding.advice
@@ -306,7 +306,7 @@ def test_no_worker_is_advised_where_no_processor_is_to_spare(tmp_path):
 WORKERS = "_MultiProcessingDataLoaderIter"
 
 
-def test_workers_that_nobody_saw_are_given_no_advice_about_their_number(tmp_path):
+def test_unsampled_workers_get_no_advice_about_their_number(tmp_path):
     capture = replace(WHOLE, circumstances=Circumstances(cores=8, ranks=1, threads=2))
     finding = found(capture, trace_of(tmp_path, loading(50, WORKERS)))["waiting-for-data"]
     assert "This window does not show which" in finding.advice
@@ -343,7 +343,7 @@ def planned(tmp_path, makings, *, cores=16, loader=None, memory=None, looked=(),
     return found(capture, trace_of(tmp_path, loading(50, WORKERS)))["waiting-for-data"]
 
 
-def test_workers_that_do_not_keep_up_become_as_many_as_do(tmp_path):
+def test_too_few_workers_get_a_sufficient_number(tmp_path):
     finding = planned(tmp_path, making(2, 200))
     assert finding.code == "DataLoader(..., num_workers=4, persistent_workers=True)"
     assert "4 workers would keep up: the wait falls from 50% to 0% of the step" in finding.advice
@@ -351,7 +351,7 @@ def test_workers_that_do_not_keep_up_become_as_many_as_do(tmp_path):
     assert "200 ms of CPU time; 100 MiB of memory per worker" in " ".join(finding.lines)
 
 
-def test_what_the_loop_computes_while_it_waits_for_data_stays(tmp_path):
+def test_computation_during_the_wait_for_data_is_no_gain(tmp_path):
     """It unpacks each batch: of 50 ms of waiting it computes for 20, whatever the number of workers."""
     cost = Cost(idle_step_ms=100, idle_data_ms=50, idle_thread_ms=70)
     finding = planned(tmp_path, making(1, 100), cost=cost)
@@ -359,7 +359,7 @@ def test_what_the_loop_computes_while_it_waits_for_data_stays(tmp_path):
     assert finding.gain_ms == pytest.approx(30)
 
 
-def test_no_more_workers_are_advised_than_processors_are_free(tmp_path):
+def test_advised_workers_are_limited_by_free_cpus(tmp_path):
     """A step computes 50 ms and its batch 200: three processors take 83 ms for that, whatever the number of workers."""
     finding = planned(tmp_path, making(2, 200), cores=3)
     assert "4 workers would keep up; 2 CPUs are free. 3 supply 60% of the batches" in finding.advice
@@ -370,7 +370,7 @@ def test_no_more_workers_are_advised_than_processors_are_free(tmp_path):
     assert "num_workers" not in full.code
 
 
-def test_workers_that_wait_for_a_disk_become_more_than_there_are_processors(tmp_path):
+def test_workers_that_wait_for_a_disk_can_exceed_the_cpus(tmp_path):
     finding = planned(tmp_path, making(2, 200, processor=0.05), cores=2)
     assert finding.code.startswith("DataLoader(..., num_workers=4,")
     assert "Workers spend 95% of a batch waiting for a disk, a network or a lock" in finding.advice
@@ -381,13 +381,13 @@ def test_workers_that_wait_for_a_disk_become_more_than_there_are_processors(tmp_
     ("disk", "waits", "count", "advice"),
     [(900, 100, 20, "Read less or faster"), (100, 900, 20, "not for a disk"), (100, 900, 19, "Read less or faster")],
 )
-def test_what_workers_wait_for_is_told_where_it_was_seen_often_enough(tmp_path, disk, waits, count, advice):
+def test_waits_of_workers_are_shown_with_enough_samples(tmp_path, disk, waits, count, advice):
     stack = "torch/utils/data/_utils/fetch.py(50): fetch;a.py(3): load"
     looked = (WorkerSamples(0, count, {stack: {"disk": disk, "waits": waits}}),)
     assert advice in planned(tmp_path, making(2, 200, processor=0.05), looked=looked).advice
 
 
-def test_for_one_slow_batch_in_a_hundred_more_is_made_ahead(tmp_path):
+def test_rare_slow_batches_suggest_more_prefetching(tmp_path):
     finding = planned(
         tmp_path, making(2, 60, waited=0.4, longest=1200), loader=Loader(num_workers=2, prefetch_factor=2)
     )
@@ -396,19 +396,19 @@ def test_for_one_slow_batch_in_a_hundred_more_is_made_ahead(tmp_path):
     assert (finding.gain_ms, finding.is_bound) == (pytest.approx(50), True)
 
 
-def test_where_batches_are_made_and_handed_over_late_more_workers_are_not_advised(tmp_path):
+def test_late_transfers_suggest_no_more_workers(tmp_path):
     finding = planned(tmp_path, making(2, 60, waited=0.4))
     assert "transfer less" in finding.advice.lower()
     assert "num_workers" not in finding.code
 
 
-def test_no_more_workers_are_advised_than_memory_is_there_for(tmp_path):
+def test_advised_workers_are_limited_by_memory(tmp_path):
     finding = planned(tmp_path, making(2, 200), memory=150 << 20)
     assert finding.code.startswith("DataLoader(..., num_workers=3,")
     assert "4 workers would keep up; free memory allows 3" in finding.advice
 
 
-def test_a_batch_that_costs_less_than_handing_it_over_stays_where_it_is(tmp_path):
+def test_batch_cheaper_than_its_transfer_stays_in_the_training(tmp_path):
     capture = replace(WHOLE, circumstances=Circumstances(cores=16, threads=1))
     finding = found(capture, trace_of(tmp_path, loading(4, wall=10)))["waiting-for-data"]
     assert "leave num_workers at 0" in finding.advice
@@ -451,7 +451,7 @@ def waiting_in(tmp_path, queued, name="_SingleProcessDataLoaderIter"):
     return findings.find(capture, trace_of(tmp_path, loading(40, name)))
 
 
-def test_under_contention_a_gain_is_a_bound_and_doubts_come_last(tmp_path):
+def test_contention_makes_gains_bounds_and_sorts_doubts_last(tmp_path):
     finding, doubt = waiting_in(tmp_path, 0.2)
     assert doubt.title == "This job waited for a CPU 20% of the time, so times are too high."
     assert (finding.rule, finding.gain_ms, finding.is_bound) == ("waiting-for-data", pytest.approx(40), True)
@@ -460,7 +460,7 @@ def test_under_contention_a_gain_is_a_bound_and_doubts_come_last(tmp_path):
     assert "shared with other programs" in finding.advice
 
 
-def test_a_wait_that_the_lack_of_processors_may_explain_is_no_finding(tmp_path):
+def test_wait_explained_by_missing_cpus_is_no_finding(tmp_path):
     assert [finding.rule for finding in waiting_in(tmp_path, 0.4, WORKERS)] == ["busy-machine"]
     assert "waiting-for-data" in [finding.rule for finding in waiting_in(tmp_path, 0.4)], "made by the thread itself"
 
@@ -471,7 +471,7 @@ def test_a_quiet_machine_is_no_finding(queued, tmp_path):
     assert (finding.rule, finding.gain_ms) == ("waiting-for-data", 40)
 
 
-def test_on_a_busy_machine_nobody_blames_the_recorder(tmp_path):
+def test_recorder_is_not_blamed_on_a_busy_machine(tmp_path):
     slow = replace(WHOLE, cost=Cost(idle_step_ms=40.0, recorded_step_ms=100.0))
     trace = trace_of(tmp_path, half_named(95))
     assert "profiler-overhead" in found(slow, trace)
@@ -480,7 +480,7 @@ def test_on_a_busy_machine_nobody_blames_the_recorder(tmp_path):
 
 
 @pytest.mark.parametrize(("options", "code"), [({}, ""), ({"with_stack": True}, "with_stack=False")])
-def test_only_what_was_recorded_is_advised_to_be_left_out(options, code, tmp_path):
+def test_only_recorded_options_are_advised_against(options, code, tmp_path):
     slow = replace(WHOLE, cost=Cost(idle_step_ms=40.0, recorded_step_ms=100.0), options=options)
     finding = found(slow, trace_of(tmp_path, half_named(95)))["profiler-overhead"]
     assert finding.code == code
@@ -490,7 +490,7 @@ def test_only_what_was_recorded_is_advised_to_be_left_out(options, code, tmp_pat
 # --- an unprofiled step becomes known after the window ---
 
 
-def test_findings_are_about_the_unprofiled_step_that_is_known_later(tmp_path):
+def test_findings_use_unprofiled_steps_that_follow_later(tmp_path):
     """A profiled step of 100 ms waits 40 ms; an unprofiled one of 60 ms waits 50 ms."""
     (row,) = msgspec.to_builtins(findings.find(WHOLE, trace_of(tmp_path, loading(40))))
     (found,) = scale_to_unprofiled([row], 100.0, 60.0, 50.0)
@@ -504,7 +504,7 @@ def test_findings_are_about_the_unprofiled_step_that_is_known_later(tmp_path):
     assert sum("own clock" in line["text"] for line in again["evidence"]) == 1
 
 
-def test_a_gain_loses_what_recording_added():
+def test_recording_overhead_is_subtracted_from_gains():
     row = {"gain_ms": 40.0, "gain_percent": 40.0, "profiled_ms": 40.0, "overhead_share": 0.5, "evidence": ()}
     assert scale_to_unprofiled([row], 100.0, 60.0, None)[0]["gain_ms"] == pytest.approx(40 - 0.5 * 40)
     assert scale_to_unprofiled([row | {"overhead_share": 0.0}], 100.0, 30.0, None)[0]["gain_ms"] == 30.0

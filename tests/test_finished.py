@@ -52,7 +52,7 @@ STRETCHES = st.lists(st.tuples(st.integers(0, 400), st.sampled_from([1, 2, 3, 4,
 
 @pytest.mark.slow
 @given(STRETCHES, st.data())
-def test_which_steps_count_is_what_one_finds_one_by_one(tmp_path_factory, stretches, data):
+def test_counted_steps_equal_a_simple_computation(tmp_path_factory, stretches, data):
     rows = []
     for start, length in stretches:
         phases = data.draw(st.lists(PHASES, min_size=length, max_size=length))
@@ -68,7 +68,7 @@ def of_train(*stretches, wall=5.0):
 
 
 @pytest.mark.parametrize(("count", "first"), [(20, 3), (100, 5), (1000, 10), (10_000, 10)])
-def test_of_twenty_steps_one_is_a_first_one_but_no_fewer_than_three_and_no_more_than_ten(tmp_path, count, first):
+def test_first_steps_are_a_twentieth_from_three_to_ten(tmp_path, count, first):
     found = steps.read(written(tmp_path, of_train(range(count))))["train"]
     assert len(found.unrecorded().wall_ms) == count - first
 
@@ -82,7 +82,7 @@ def test_a_run_resumed_at_step_1000_has_first_steps_too(tmp_path):
         assert (set(found.wall_ms), found.far) == ({5.0}, 0)
 
 
-def test_each_loop_has_first_steps_of_its_own_and_goes_on_after_the_other(tmp_path):
+def test_loops_have_separate_first_steps(tmp_path):
     rows = []
     for epoch in range(4):
         for stage, wall in (("train", 5.0), ("validate", 2.0)):
@@ -92,7 +92,7 @@ def test_each_loop_has_first_steps_of_its_own_and_goes_on_after_the_other(tmp_pa
     assert [len(each.unrecorded().wall_ms) for each in found.values()] == [37, 37]
 
 
-def test_a_part_of_a_file_begins_no_stretch_where_it_was_cut(tmp_path, monkeypatch):
+def test_cut_part_of_a_file_begins_no_stretch(tmp_path, monkeypatch):
     """Neither at its beginning nor between parts of it; a number that goes back is another process all the same."""
     path = written(tmp_path, of_train(range(2000)))
     assert steps.read_sample(path)["train"].numbers.tolist() == list(range(2000)), "few steps are read as they are"
@@ -133,7 +133,7 @@ def test_a_part_of_a_file_begins_no_stretch_where_it_was_cut(tmp_path, monkeypat
         "no time",
     ],
 )
-def test_the_share_of_waiting_is_that_of_the_steps_that_count(rows, share, tmp_path):
+def test_wait_ratio_covers_the_counted_steps(rows, share, tmp_path):
     rows = [(10, 9)] * 3 + rows
     lines = [("train", number, "wait", *each) for number, each in enumerate(rows)]
     lines += [("train", number, "active", 10, 9) for number in range(len(rows), len(rows) + 10)]
@@ -186,7 +186,7 @@ def last_of_all(run):
     ],
     ids=["two loops", "after a restart from an early checkpoint", "a machine whose clock is ahead"],
 )
-def test_whoever_is_asked_names_the_same_last_window(tmp_path, ended):
+def test_all_readers_choose_the_same_last_window(tmp_path, ended):
     """That which ended last by the clock of its lowest rank; its name, its steps and other clocks decide nothing."""
     windows_of(tmp_path / "run", *ended)
     found = last_of_all(tmp_path / "run")
@@ -194,7 +194,7 @@ def test_whoever_is_asked_names_the_same_last_window(tmp_path, ended):
 
 
 @pytest.mark.slow
-def test_of_traces_without_times_the_last_one_is_the_last(tmp_path, monkeypatch):
+def test_traces_without_times_keep_their_order(tmp_path, monkeypatch):
     """Of twelve, the tables, the page and the merged trace are of the twelfth."""
     for number in range(12):
         write_trace(tmp_path / f"step{number:02}.rank0.json", [step_mark(number, 0, 10), op(f"op{number}", 0, 5)])

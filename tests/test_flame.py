@@ -55,7 +55,7 @@ def test_frames_are_as_wide_as_their_time(trace):
     assert int(found["aten::mm"].get("data-d")) > int(found["train.py(1): <module>"].get("data-d"))
 
 
-def test_a_frame_shows_as_much_of_its_name_as_fits_into_it(tmp_path):
+def test_frame_shows_the_part_of_its_name_that_fits(tmp_path):
     long = "aten::" + "long" * 20
     events = [step_mark(1, 0, 1000), op("aten::mm", 0, 250), op(long, 250, 500), op("aten::add", 500, 501)]
     found = frames(drawn(Flame(share=0), read(write_trace(tmp_path / "t.json", events)))["flame.svg"])
@@ -67,7 +67,7 @@ def test_a_frame_shows_as_much_of_its_name_as_fits_into_it(tmp_path):
     assert shown["aten::add"] == ""
 
 
-def test_a_picture_of_more_calls_than_it_has_room_for_shows_the_longest_five_thousand(tmp_path):
+def test_chart_shows_at_most_five_thousand_frames(tmp_path):
     """Whatever share was asked for: a browser is to open it."""
     events = [op(f"aten::op{place}", 10 * place, 10 * place + 1 + place % 7) for place in range(8000)]
     trace = read(write_trace(tmp_path / "t.json", [step_mark(1, 0, 80_000), *events]))
@@ -81,7 +81,7 @@ def test_device_time_has_kernels_as_leaves(trace):
     assert frames(root)["gemm"].find(f"{SVG}rect").get("class") == "kernel"
 
 
-def test_there_is_no_picture_of_nothing(trace):
+def test_empty_trace_has_no_chart(trace):
     assert drawn(Flame(by="bytes"), trace) == {}
 
 

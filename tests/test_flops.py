@@ -78,7 +78,7 @@ def test_the_count_is_that_of_torch(tmp_path, job, grouped):
     assert ours
 
 
-def test_what_torch_forgets_is_what_its_other_counter_counts(tmp_path):
+def test_omitted_operations_equal_those_of_flop_counter(tmp_path):
     from torch.utils.flop_counter import FlopCounterMode
 
     recorded(forgotten, tmp_path / "t.json")
@@ -93,7 +93,7 @@ def test_what_torch_forgets_is_what_its_other_counter_counts(tmp_path):
     assert set(ours) - set(theirs) <= {"aten::mul", "aten::add", attention, f"{attention}_backward"}
 
 
-def test_without_the_flag_nothing_is_added_to_the_count_of_torch(tmp_path):
+def test_without_all_flops_the_count_equals_torch(tmp_path):
     recorded(forgotten, tmp_path / "t.json")
     assert set(by_name(operators.table(read(tmp_path / "t.json")))) <= {"aten::conv2d", "aten::mul", "aten::add"}
 
@@ -127,13 +127,13 @@ def test_a_grouped_convolution_costs_twice_as_much_backward(tmp_path):
 @pytest.mark.parametrize(
     ("mask", "gradients"), [("[True, False, True]", 1), ("[False, False, True]", 0), ("[1, 1, 0]", 2)]
 )
-def test_only_the_gradients_that_were_asked_for_count(mask, gradients, tmp_path):
+def test_only_requested_gradients_count(mask, gradients, tmp_path):
     args = BACKWARD | {"Concrete_Inputs": [*BACKWARD["Concrete_Inputs"][:-1], mask]}
     found = table(tmp_path, testing.op("aten::convolution_backward", 0, 10, **args), all_flops=True)
     assert found == {"aten::convolution_backward": gradients * FORWARD_FLOPS}
 
 
-def test_nothing_is_counted_twice(tmp_path):
+def test_no_operation_counts_twice(tmp_path):
     """Neither inside a call that torch counts, nor inside one that only we count."""
     events = [
         testing.op("aten::_scaled_dot_product_flash_attention", 0, 100, Input_Dims=[[2, 3, 5, 8]] * 3),
@@ -167,7 +167,7 @@ def test_packed_sequences_are_not_guessed(tmp_path, kernel, dims):
         {"Input_Dims": [[1] * 65, [1] * 65]},
     ],
 )
-def test_shapes_that_tell_nothing_count_nothing(args, tmp_path):
+def test_shapes_without_information_count_nothing(args, tmp_path):
     assert table(tmp_path, testing.op("aten::mm", 0, 10, **args), all_flops=True) == {"aten::mm": None}
 
 
@@ -176,5 +176,5 @@ def test_operators_without_a_formula_have_no_count(tmp_path):
     assert table(tmp_path, *events) == {"aten::relu": None, "gemm": None}
 
 
-def test_the_handler_hands_the_flag_on():
+def test_handler_passes_all_flops():
     assert OperatorTable(all_flops=True) != OperatorTable()

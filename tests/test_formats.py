@@ -105,7 +105,7 @@ def test_the_legacy_export_of_torch_is_read(tmp_path):
     assert row["busy_ms"] is None
 
 
-def test_calls_of_the_runtime_in_it_are_no_operators(tmp_path):
+def test_runtime_calls_in_old_exports_are_no_operators(tmp_path):
     """With a GPU torch writes them among the operators, and no kernels."""
     events = [("aten::mm", 0, 30), ("cudaLaunchKernel", 10, 5), ("cudaDeviceSynchronize", 40, 7)]
     legacy = [

@@ -16,5 +16,5 @@ from perfhooks.core import frames
         ("/home/ann/train.py", False, False),
     ],
 )
-def test_files_of_torch_and_of_perfhooks_are_known_from_the_users(file, torchs, ours):
+def test_files_of_torch_and_perfhooks_differ_from_user_files(file, torchs, ours):
     assert (frames.is_torch(file), frames.is_ours(file)) == (torchs, ours)

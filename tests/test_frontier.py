@@ -19,7 +19,7 @@ TIMES = arrays.arrays(
 
 
 @given(TIMES)
-def test_exposed_times_are_those_of_an_obvious_computation_and_sum_to_the_longest_step(times):
+def test_exposed_times_equal_a_simple_computation(times):
     ranks, stages, steps = times.shape
     found = frontier(times)
     for step in range(steps):
@@ -32,7 +32,7 @@ def test_exposed_times_are_those_of_an_obvious_computation_and_sum_to_the_longes
         assert int(found.exposed[:, step].sum()) == max(int(times[rank, :, step].sum()) for rank in range(ranks))
 
 
-def test_steps_that_do_not_fit_into_one_pass_are_the_same_as_step_by_step():
+def test_blocks_of_steps_equal_a_computation_step_by_step():
     times = np.random.default_rng(0).integers(0, 100, (3, 4, 1300))
     whole = frontier(times)
     for step in (0, 511, 512, 1299):
@@ -62,7 +62,7 @@ KINDS = {
 @pytest.mark.parametrize("count", [2, 3, 8])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stage", NAMES[:3])
-def test_the_rank_and_the_stage_of_a_planted_delay_are_named_and_no_others(stage, kind, count):
+def test_planted_delay_names_its_rank_and_stage_only(stage, kind, count):
     stages = ranks_of(count, late=[(1, stage, KINDS[kind])])
     (lead,) = leads(stages)
     assert (lead.row, NAMES[lead.stage]) == (1, stage)
@@ -74,23 +74,23 @@ def test_the_rank_and_the_stage_of_a_planted_delay_are_named_and_no_others(stage
 
 
 @pytest.mark.parametrize(("count", "seed"), [*itertools.product((2, 4, 16), range(10))])
-def test_equal_ranks_have_no_suspect_however_noisy_they_are(count, seed):
+def test_equal_noisy_ranks_have_no_straggler(count, seed):
     assert leads(ranks_of(count, seed=seed)) == []
     assert leads(ranks_of(count, seed=seed, sigma_ms=20.0)) == []
 
 
-def test_of_two_ranks_that_are_late_both_are_named_and_of_most_ranks_none():
+def test_two_late_ranks_are_named_and_most_ranks_are_not():
     always = KINDS["constant"]
     found = leads(ranks_of(8, late=[(2, "data", always), (5, "data", always)]))
     assert {(lead.row, lead.stage) for lead in found} == {(2, 1), (5, 1)}
     assert leads(ranks_of(3, late=[(0, "data", always), (1, "data", always)])) == []
 
 
-def test_one_long_pause_is_no_evidence():
+def test_single_long_pause_is_no_evidence():
     assert leads(ranks_of(4, late=[(1, "data", lambda step: 1000.0 * (step == 77))])) == []
 
 
-def test_it_is_said_what_a_rank_led_by_since_when_and_what_that_cost():
+def test_message_contains_delay_begin_and_cost():
     (lead,) = leads(ranks_of(4, late=[(1, "data", KINDS["sudden"])]))
     assert describe_lead(lead._replace(lead_ms=30.0, cost_ms=28.0, since=41000), "data") == (
         "is late by 30 ms waiting for data from step 41,000: the other ranks wait 28 ms a step"
@@ -102,7 +102,7 @@ def steps_of(numbers, *, data=1.0, backward=4.0, update=9.0, wall=12.0):
     return RankSteps(np.array(numbers, np.int64), *columns)
 
 
-def test_a_step_is_looked_at_from_one_backward_pass_to_the_next_by_its_number():
+def test_steps_are_aligned_by_number_between_backward_passes():
     found = align_steps([steps_of(range(50)), steps_of([*range(10, 40), *range(30, 60)])])
     assert found.names == NAMES
     assert found.numbers.tolist() == list(range(11, 50))
@@ -117,12 +117,12 @@ def test_a_step_is_looked_at_from_one_backward_pass_to_the_next_by_its_number():
         ({"data": np.nan, "update": np.nan}, ("step",)),
     ],
 )
-def test_a_stage_that_one_rank_does_not_tell_is_told_of_none(unknown, names):
+def test_stage_that_one_rank_lacks_is_omitted(unknown, names):
     found = align_steps([steps_of(range(50)), steps_of(range(50), **unknown)])
     assert found.names == names
     assert (found.times >= 0).all()
 
 
-def test_of_ranks_that_share_too_few_steps_nothing_is_said():
+def test_ranks_with_too_few_common_steps_are_omitted():
     assert align_steps([steps_of(range(50)), steps_of(range(40, 90))]) is None
     assert align_steps([]) is None

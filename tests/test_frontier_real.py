@@ -35,7 +35,7 @@ def trained(channel, folder, case):
 
 
 @pytest.mark.parametrize("case", [("data", 1, "constant"), ("update", 0, "alternating"), ("forward", 1, "sudden")])
-def test_the_rank_and_the_part_of_the_step_that_make_others_wait_are_named(tmp_path, channel, case):
+def test_straggler_and_part_are_named_by_all_steps(tmp_path, channel, case):
     """By all steps of the run, of which no window was recorded; `top` says the same."""
     stage, rank, kind = case
     for attempt in range(3):  # the times of an overloaded machine may vary so much that no rank is named

@@ -31,7 +31,7 @@ def by_name(path):
     return {row["function"]: row for row in functions.table(read(path)).iter_rows(named=True)}
 
 
-def test_a_function_that_calls_itself_has_its_time_once_and_all_its_calls(tmp_path):
+def test_recursive_function_counts_time_once_and_all_calls(tmp_path):
     events = [
         *(step_mark(0, 0, 20 * MS), python_frame("train.py(3): main", 0, 18 * MS)),
         *(python_frame("data.py(7): load", 1 * MS, 13 * MS), python_frame("data.py(7): load", 2 * MS, 7 * MS)),
@@ -74,7 +74,7 @@ def slowly(frames):
 
 @pytest.mark.slow
 @given(frames)
-def test_self_and_total_are_what_counting_each_nanosecond_gives(tmp_path_factory, frames):
+def test_self_and_total_equal_a_count_of_each_nanosecond(tmp_path_factory, frames):
     nested, wanted = slowly(frames)
     events = [
         python_frame(f"t.py(1): {name}", start, end, tid=thread)
@@ -88,7 +88,7 @@ def test_self_and_total_are_what_counting_each_nanosecond_gives(tmp_path_factory
 
 
 @pytest.mark.parametrize("name", ["h100-bert-small", "mi300-bert-small", "b200-eager-stacks-shapes"])
-def test_self_times_sum_to_what_the_frames_of_the_threads_of_the_steps_cover(recordings, name):
+def test_self_times_sum_to_the_frames_of_step_threads(recordings, name):
     trace = read(recordings / f"{name}.json.gz")
     rows = trace.rows(Kind.PYTHON)
     covered = 0
@@ -117,7 +117,7 @@ def train():
 
 
 @pytest.mark.recorder
-def test_the_calls_are_those_that_cprofile_counts(tmp_path):
+def test_calls_equal_those_of_cprofile(tmp_path):
     profile = cProfile.Profile()
     profile.runcall(train)
     counted = {
@@ -137,7 +137,7 @@ def test_the_calls_are_those_that_cprofile_counts(tmp_path):
     assert set(found.values()) == {15, 1}
 
 
-def test_the_handler_writes_them_and_the_page_has_them(tmp_path):
+def test_handler_writes_functions_and_the_report_shows_them(tmp_path):
     events = [step_mark(0, 0, 90), python_frame("a.py(1): f", 0, 80), python_frame("b.py(2): g", 10, 20)]
     trace = read(testing.write_trace(tmp_path / "t.json", events))
     for options, order in (({}, ["f", "g"]), ({"sort_by": "file", "row_limit": 1}, ["f"])):
@@ -152,7 +152,7 @@ def test_the_handler_writes_them_and_the_page_has_them(tmp_path):
     assert not window_data.reduce(Capture(), bare).get("functions"), "without frames the page has no such table"
 
 
-def test_functions_of_equal_objects_are_one_row_without_addresses(tmp_path):
+def test_functions_of_equal_objects_are_one_row(tmp_path):
     names = [f"<built-in method sort of numpy.ndarray object at 0x7f{number:010x}>" for number in range(3)]
     events = [testing.python_frame(name, 10 * place, 10 * place + 5) for place, name in enumerate(names)]
     events.append(testing.python_frame("<function step at 0x7f00aa>", 40, 50))
@@ -162,7 +162,7 @@ def test_functions_of_equal_objects_are_one_row_without_addresses(tmp_path):
     assert set(stacks.folded(trace)) == set(rows)
 
 
-def test_frames_of_perfhooks_and_what_they_call_have_no_row(tmp_path):
+def test_frames_of_perfhooks_have_no_row(tmp_path):
     """But the program that a stand-in calls has: here a module, below a label, and the backward pass."""
     stand_in, other = (
         "perfhooks/record/loop/labelling.py(9): _labelled_call",

@@ -41,18 +41,18 @@ def test_damaged_traces_are_read_or_refused(fuzz, traces):
     assert set(ast.literal_eval(made.removeprefix("made "))) >= USES
 
 
-def test_what_else_others_may_write_is_taken_or_refused(fuzz):
+def test_files_of_other_writers_are_accepted_or_rejected(fuzz):
     lines = fuzz("--of", "baselines", "requests", "--cases", "80")
     found = [ast.literal_eval(line.removeprefix("80 cases: ")) for line in lines if line.startswith("80 cases: ")]
     assert [len(counts) for counts in found] == [2, 2], "some are good, some are not"
     assert [sum(counts.values()) for counts in found] == [80, 80]
 
 
-def test_where_no_trace_is_recorded_one_is_written(fuzz, tmp_path):
+def test_trace_is_written_if_none_was_recorded(fuzz, tmp_path):
     lines = fuzz("--cases", "9", "--folders", "0", "--only", "flame", PERFHOOKS_TRACES=str(tmp_path))
     assert "read" in lines[0]
     assert lines[1].startswith("made {'flame': ")
 
 
-def test_calls_of_any_operator_with_any_arguments_stay_within_their_bounds(fuzz):
+def test_operator_calls_stay_within_their_bounds(fuzz):
     assert fuzz("--of", "calls", "--cases", "2")[0].startswith("2 cases: {")

@@ -24,7 +24,7 @@ def table_of(trace):
     return Tables(trace).gaps
 
 
-def test_a_gap_names_the_cause_that_took_most_of_it(tmp_path):
+def test_gap_names_its_largest_cause(tmp_path):
     """What is called in a function is its own cause, however long the function lasts."""
     events = [
         step_mark(3, 0, 400 * MS),
@@ -58,7 +58,7 @@ def test_there_are_ten_at_most_the_longest_first(tmp_path):
     assert lengths == pytest.approx(list(range(13, 3, -1)))
 
 
-def test_without_a_device_there_are_none_and_the_page_is_whole(tmp_path):
+def test_report_without_a_device_has_no_gaps(tmp_path):
     trace = trace_of(tmp_path, [op("a", 0, 5)])
     assert table_of(trace).height == 0
     assert "problems" not in window_data.reduce(Capture(), trace)

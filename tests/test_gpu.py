@@ -39,7 +39,7 @@ def recorded(tmp_path_factory):
     return out / "r/train-000004-000006", prof.key_averages()
 
 
-def test_device_times_are_those_of_torch(recorded):
+def test_device_times_equal_those_of_torch(recorded):
     """By operator, to 1 us or 0.1%; labels differ on purpose, as the operator table says."""
     folder, averages = recorded
     table = operators.table(read(folder / "rank0.pt.trace.json.gz"))

@@ -9,7 +9,7 @@ from perfhooks.trace.nesting import grouping
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0, 1, 10**6]), st.integers(-5, 2**61)), max_size=20))
-def test_rows_are_grouped_by_all_keys_in_the_order_of_their_first_rows(rows):
+def test_rows_are_grouped_in_the_order_of_their_first_rows(rows):
     """Whatever the keys are, near to each other or far apart."""
     first, second, values = (np.array([row[place] for row in rows], np.int64) for place in range(3))
     found = grouping.groups(first, second)
@@ -24,7 +24,7 @@ def test_rows_are_grouped_by_all_keys_in_the_order_of_their_first_rows(rows):
 
 
 @pytest.mark.parametrize("values", [[], [0], [3, 1, 3, 0], [10**9, 5, 10**9]])
-def test_distinct_values_are_those_that_numpy_finds(values):
+def test_distinct_values_equal_those_of_numpy(values):
     """By a list of all possible values, and by sorting where it would be long."""
     given = np.array(values, np.int64)
     expected, place = np.unique(given, return_inverse=True)

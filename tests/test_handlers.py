@@ -94,7 +94,7 @@ def rows(table):
     ("option", "names"),
     [("with_stack", {"stacks", "flame", "functions", "modules"}), ("profile_memory", {"memory"})],
 )
-def test_what_was_recorded_for_more_has_its_files_without_being_asked_for(option, names):
+def test_recorded_options_select_the_default_files(option, names):
     without = set(handlers.by_default({option: False}))
     assert {"trace", "steps", "page"} <= without
     assert set(handlers.by_default({option: True})) - without == names
@@ -119,13 +119,13 @@ def test_a_handler_is_made_from_its_name_or_a_mapping(wanted, made):
 
 
 @pytest.mark.parametrize("name", handlers.NAMES)
-def test_what_a_handler_is_told_as_makes_an_equal_one(name):
+def test_recipe_of_a_handler_makes_an_equal_handler(name):
     handler = handlers.build(name)
     assert handlers.spec(handler)["type"] == name
     assert handlers.build(handlers.spec(handler)) == handler
 
 
-def test_the_mapping_that_was_given_stays_as_it_is():
+def test_passed_mapping_stays_unchanged():
     wanted = {"type": "operators", "row_limit": 3}
     handlers.build(wanted)
     assert wanted == {"type": "operators", "row_limit": 3}
@@ -141,7 +141,7 @@ def test_every_public_handler_has_a_name():
 # --- handlers of one's own ---
 
 
-def test_a_handler_of_ones_own_is_called_by_its_module_and_class(own, trace):
+def test_custom_handler_is_named_by_module_and_class(own, trace):
     handler = handlers.build({"type": "own_handlers:Count", "unit": "things"})
     assert handler == own.Count(unit="things")
     assert handlers.spec(handler) == {"type": "own_handlers:Count", "unit": "things"}
@@ -149,7 +149,7 @@ def test_a_handler_of_ones_own_is_called_by_its_module_and_class(own, trace):
 
 
 @pytest.mark.worker
-def test_a_handler_of_ones_own_gets_its_files_among_ours(own, tmp_path, monkeypatch):
+def test_custom_handler_writes_its_files_beside_default_files(own, tmp_path, monkeypatch):
     """Given as an object or by its path, beside names of ours."""
     import torch
 
@@ -188,13 +188,13 @@ def test_a_handler_of_ones_own_gets_its_files_among_ours(own, tmp_path, monkeypa
     ],
 )
 @pytest.mark.usefixtures("own")
-def test_a_handler_that_cannot_be_is_one_clear_error(wanted, words):
+def test_invalid_handler_is_one_clear_error(wanted, words):
     with pytest.raises(OptionError) as caught:
         handlers.build(wanted)
     assert words in str(caught.value)
 
 
-def test_a_handler_that_is_no_dataclass_is_refused_because_it_cannot_be_made_again(own):
+def test_handler_that_is_no_dataclass_is_rejected(own):
     with pytest.raises(OptionError, match="NoDataclass must be a dataclass in a module that can be imported"):
         perfhooks.Profiler(on_trace_ready=own.NoDataclass())
 
@@ -223,7 +223,7 @@ def test_a_handler_defined_in_the_script_itself_is_refused(run_script):
     [(True, "pt.trace.json.gz", gzip.decompress), (False, "pt.trace.json", bytes)],
 )
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_trace_is_what_the_recorder_saved(compress, name, opened, packed, trace):
+def test_trace_equals_the_saved_recording(compress, name, opened, packed, trace):
     """To the byte, whether it was saved plain or compressed."""
     saved = Path(trace.path)
     plain = saved.read_bytes()
@@ -245,12 +245,12 @@ def test_the_operator_table_keeps_the_costliest_rows(trace):
 @pytest.mark.parametrize(
     ("by", "counts"), [((), [2]), ("shapes", [1, 1]), ("step", [1, 1]), (("shapes", "step"), [1, 1])]
 )
-def test_the_operator_table_tells_apart_what_it_is_asked_to(by, counts, trace):
+def test_operator_table_splits_by_the_requested_keys(by, counts, trace):
     table = rows(files(OperatorTable(by=by), trace)["operators.csv"])
     assert [int(row["count"]) for row in table if row["name"] == "aten::mm"] == counts
 
 
-def test_the_step_table_has_a_row_for_each_step(trace):
+def test_step_table_has_a_row_for_each_step(trace):
     table = rows(files(StepTable(), trace)["steps.csv"])
     assert [(row["step"], float(row["wall_ms"])) for row in table] == [("3", 0.0001), ("4", 0.0001)]
 
@@ -272,7 +272,7 @@ def test_a_wrong_grouping_of_operators_is_found_at_construction(by):
 # --- options that are taken ---
 
 
-def test_the_kernel_table_keeps_the_costliest_rows_and_tells_who_launched_them(tmp_path):
+def test_kernel_table_keeps_the_costliest_rows_and_their_launchers(tmp_path):
     """Two operators launch the same kernel, and one of them another."""
     events = [testing.step_mark(3, 0, 1000)]
     for number, (name, launched, kernel, spent) in enumerate(
@@ -292,7 +292,7 @@ def test_the_kernel_table_keeps_the_costliest_rows_and_tells_who_launched_them(t
     assert by_launch == [("aten::bmm", "gemm"), ("aten::mm", "gemm"), ("aten::bmm", "reduce")]
 
 
-def test_memory_over_time_is_thinned_to_as_many_rows_as_asked_for_and_keeps_its_peak(tmp_path):
+def test_memory_over_time_is_thinned_and_keeps_its_peak(tmp_path):
     events = [testing.step_mark(3, 0, 100_000)]
     events += [testing.memory(10 * place, 8, allocated=place if place != 1234 else 9999) for place in range(5000)]
     found = read(testing.write_trace(tmp_path / "t.json", events))
@@ -302,7 +302,7 @@ def test_memory_over_time_is_thinned_to_as_many_rows_as_asked_for_and_keeps_its_
         assert max(float(row["allocated_bytes"]) for row in table) == 9999
 
 
-def test_stacks_are_told_apart_by_as_many_frames_as_asked_for(tmp_path):
+def test_stack_depth_distinguishes_stacks(tmp_path):
     """The innermost frame is the same, the one around it is not."""
     events = [testing.step_mark(3, 0, 1000)]
     for begin, around in ((0, "a"), (100, "b")):
@@ -315,7 +315,7 @@ def test_stacks_are_told_apart_by_as_many_frames_as_asked_for(tmp_path):
         assert sum(row["name"] == "aten::mm" for row in table) == count
 
 
-def test_operations_that_torch_does_not_count_are_counted_where_they_are_asked_for(tmp_path):
+def test_all_flops_counts_operations_that_torch_omits(tmp_path):
     attention = testing.op("aten::_flash_attention_forward", 0, 10, Input_Dims=[[2, 4, 8, 16]] * 3)
     events = [testing.step_mark(3, 0, 100), attention]
     found = read(testing.write_trace(tmp_path / "t.json", events))

@@ -54,7 +54,7 @@ def facts(window, run="r", out="runs"):
     return json.loads(Path(out, run, window, "rank0.capture.json").read_text())
 
 
-def test_what_a_window_found_is_said_in_a_line_with_its_place(caplog):
+def test_finished_window_is_one_log_line_with_its_folder(caplog):
     """Where nobody is to open a file for it."""
     caplog.set_level("INFO", "perfhooks")
     with Profiler(schedule="wait=1 warmup=1 active=2 repeat=1", out="runs", run="r") as prof:
@@ -84,7 +84,7 @@ def test_silence_leaves_no_file_open():
 
 
 @pytest.mark.parametrize("background", [True, False])
-def test_the_same_files_come_out_of_the_worker_and_inline(background):
+def test_worker_and_training_make_the_same_files(background):
     with Profiler(schedule="wait=1 warmup=1 active=2 repeat=2", with_stack=True, out="runs", run="r",
                   background=background) as prof:  # fmt: skip
         loop(prof, 9)
@@ -100,7 +100,7 @@ def test_the_same_files_come_out_of_the_worker_and_inline(background):
 
 
 @pytest.mark.parametrize("background", [True, False])
-def test_a_run_on_a_network_disk_is_finished_from_a_local_one(background, monkeypatch):
+def test_run_on_a_network_disk_is_finished_from_a_local_disk(background, monkeypatch):
     monkeypatch.setattr("perfhooks.run.remote.is_network_disk", lambda folder: True)
     with Profiler(schedule="wait=1 warmup=0 active=1 repeat=1", out="runs", run="r", background=background) as prof:
         loop(prof, 3)
@@ -129,7 +129,7 @@ def test_a_callable_that_ends_the_training_does_not_cost_the_window(ending):
     assert facts("train-000000-000000")["artifacts"] == ["rank0.steps.csv"]
 
 
-def test_a_trace_that_cannot_be_saved_costs_one_line_and_no_other_window(monkeypatch, caplog):
+def test_unsaved_trace_costs_one_line_and_no_other_window(monkeypatch, caplog):
     """As where the disk is full for a while."""
 
     def save(window, path, real=Window.save):
@@ -149,7 +149,7 @@ def test_a_trace_that_cannot_be_saved_costs_one_line_and_no_other_window(monkeyp
     assert [path.parent.name for path in Path("runs/r").glob("*/rank0.steps.csv")] == ["train-000003-000003"]
 
 
-def test_a_finished_window_knows_what_other_steps_waited_for_data_and_computed(tmp_path):
+def test_finished_window_contains_waits_of_unprofiled_steps(tmp_path):
     """The wait of a slow unprofiled step counts; that of profiled steps and of the first three does not."""
     lines = ["wait,104.0,51.0"] * 9 + ["wait,900.0,890.0"] + ["active,1000.0,990.0"] * 3
     rows = "".join(f"train,{step},{line}\n" for step, line in enumerate(lines))
@@ -164,7 +164,7 @@ def test_a_finished_window_knows_what_other_steps_waited_for_data_and_computed(t
     assert other.idle_data_ms is other.idle_thread_ms is None
 
 
-def test_what_a_step_takes_when_nobody_records_is_told_by_all_steps_at_the_end():
+def test_unprofiled_step_time_uses_all_steps_at_the_end():
     """At the end of the window there were too few."""
     with Profiler(schedule="wait=1 warmup=1 active=2 repeat=1", out="runs", run="r", background=False) as prof:
         loop(prof, 4)
@@ -175,7 +175,7 @@ def test_what_a_step_takes_when_nobody_records_is_told_by_all_steps_at_the_end()
     assert min(walls) <= facts("train-000002-000003")["cost"]["idle_step_ms"] <= max(walls)
 
 
-def test_what_recording_cost_is_kept_and_shown():
+def test_recording_cost_is_stored_and_shown():
     with Profiler(schedule="wait=5 warmup=1 active=3 repeat=2", out="runs", run="r", background=False) as prof:
         loop(prof, 20)
     assert facts("train-000006-000008")["cost"]["idle_step_ms"] is None, "two steps after the first three say nothing"
@@ -220,7 +220,7 @@ def test_many_steps_are_written_by_the_worker_and_none_is_lost(monkeypatch):
     assert not list(Path("runs/r").glob(".rank0.steps*"))
 
 
-def test_steps_that_a_killed_worker_left_are_written_by_report(monkeypatch):
+def test_report_writes_the_steps_that_a_killed_worker_left(monkeypatch):
     monkeypatch.setattr("perfhooks.record.loop.worker.Worker.send", lambda self, message: None)
     with Profiler(schedule="wait=9999 warmup=0 active=1", out="runs", run="r", exit_timeout=0) as prof:
         for _ in range(3000):
@@ -246,7 +246,7 @@ def test_only_the_last_windows_of_this_run_are_kept():
     assert [path.name for path in theirs.parent.iterdir()] == ["notes.txt"]
 
 
-def test_where_results_are_copied_to_only_the_last_windows_are_kept_too(tmp_path):
+def test_copies_of_old_windows_are_deleted(tmp_path):
     there = tmp_path / "there" / "r"
     given = {"schedule": "wait=1 warmup=0 active=1", "background": False, "keep_windows": 1}
     with Profiler(out=f"file://{there.parent}", run="r", **given) as prof:
@@ -257,7 +257,7 @@ def test_where_results_are_copied_to_only_the_last_windows_are_kept_too(tmp_path
     assert list(other.parent.iterdir()) == [other]
 
 
-def test_a_full_queue_skips_a_window_and_says_so(caplog, monkeypatch):
+def test_full_queue_skips_a_window_with_a_log_line(caplog, monkeypatch):
     monkeypatch.setattr("perfhooks.record.loop.handover.QUEUE", 0)
     with Profiler(schedule="wait=1 warmup=0 active=1 repeat=1", out="runs", run="r") as prof:
         loop(prof, 3)
@@ -265,7 +265,7 @@ def test_a_full_queue_skips_a_window_and_says_so(caplog, monkeypatch):
     assert not list(Path("runs/r").glob("train-*"))
 
 
-def test_listeners_hear_of_every_window_on_the_training_thread():
+def test_listeners_get_all_windows_on_the_training_thread():
     heard = []
     prof = Profiler(schedule="wait=1 warmup=0 active=1 repeat=3", out="runs", run="r")
     prof.when_finished(lambda capture, place: heard.append((capture.first, place.artifact("steps.csv").exists())))
@@ -275,7 +275,7 @@ def test_listeners_hear_of_every_window_on_the_training_thread():
     assert heard == [(1, True), (3, True), (5, True)]
 
 
-def test_wait_gives_up_in_time(tmp_path, monkeypatch):
+def test_wait_ends_after_its_timeout(tmp_path, monkeypatch):
     (tmp_path / "slow.py").write_text(
         "import time\nfrom dataclasses import dataclass\n@dataclass(frozen=True)\nclass Slow:\n"
         "    def artifacts(self, capture, trace):\n        time.sleep(60)\n        return []\n"
@@ -371,7 +371,7 @@ def test_out_may_be_an_s3_bucket(s3):
     assert {"run.json", "rank0.timeline.csv", "train-000001-000001/rank0.steps.csv"} <= names
 
 
-def test_a_url_has_the_steps_after_the_last_window_when_the_training_has_ended(run_script, tmp_path):
+def test_url_contains_the_steps_after_the_last_window(run_script, tmp_path):
     url = f"file://{tmp_path}/there"
     script = (
         "import torch, perfhooks\n"
@@ -417,7 +417,7 @@ def test_info_reaches_a_program_that_never_configured_logging(run_script):
     assert lines[0].endswith("-> perf/r/report.html")
 
 
-def test_logging_that_the_program_configured_is_left_alone(run_script):
+def test_configured_logging_stays_unchanged(run_script):
     script = (
         "import logging; logging.basicConfig(level=logging.ERROR)\n"
         "import torch, perfhooks\n"
@@ -430,7 +430,7 @@ def test_logging_that_the_program_configured_is_left_alone(run_script):
     assert logging.getLogger("perfhooks")
 
 
-def test_a_program_that_configures_logging_later_shows_each_of_our_lines_once(monkeypatch, capsys):
+def test_later_configured_logging_shows_each_line_once(monkeypatch, capsys):
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [])
     monkeypatch.setattr(logger, "handlers", [])
@@ -442,7 +442,7 @@ def test_a_program_that_configures_logging_later_shows_each_of_our_lines_once(mo
     assert capsys.readouterr().err.splitlines() == ["INFO perfhooks: one", "two"]
 
 
-def test_a_program_that_knows_nothing_of_us_has_nothing_of_ours_in_its_log(monkeypatch, capsys):
+def test_log_of_the_program_contains_no_perfhooks_lines(monkeypatch, capsys):
     """As hydra's, which goes to standard output."""
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [logging.StreamHandler(sys.stdout)])
@@ -480,7 +480,7 @@ def test_only_warnings_stay_in_a_notebook(monkeypatch):
     assert sys.stderr.getvalue() == "WARNING perfhooks: two\n"
 
 
-def test_what_lies_between_two_passes_over_a_loader_is_no_wait_for_data():
+def test_time_between_two_passes_is_no_wait_for_data():
     """Validation after an epoch: 3,790 of 4,055 ms of a step were said to be a wait."""
     with Profiler(schedule="wait=99 warmup=0 active=1", out="runs", run="r", background=False) as prof:
         loader = prof.steps(range(3))
@@ -495,7 +495,7 @@ def test_what_lies_between_two_passes_over_a_loader_is_no_wait_for_data():
 
 
 @pytest.mark.parametrize("background", [True, False])
-def test_the_page_shows_the_steps_after_the_last_window(background):
+def test_report_contains_the_steps_after_the_last_window(background):
     with Profiler(schedule="wait=1 warmup=0 active=2 repeat=1", out="runs", run="r", background=background) as prof:
         loop(prof, 60)
     assert prof.wait(60)

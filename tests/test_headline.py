@@ -35,13 +35,13 @@ def test_a_device_is_busy_with_any_work_within_the_wall_of_a_step(tmp_path):
     assert summary(table)["busy_share"] == pytest.approx(140 / 300)
 
 
-def test_a_device_that_works_for_a_part_of_the_step_is_busy_for_that_part():
+def test_device_is_busy_for_the_time_of_its_work():
     table = pl.DataFrame({"step": [3, 4], "wall_ms": [100.0, 100.0], "device_busy_ms": [25.0, None]})
     table = table.with_columns(pl.lit(0.0).alias(f"{part}_ms") for part in labels.PARTS)
     assert headline(table) == "step 3: 100 ms, device busy 25%"
 
 
-def test_a_row_that_is_no_step_is_not_called_one():
+def test_row_without_steps_is_not_called_a_step():
     table = pl.DataFrame({"step": [0], "wall_ms": [5000.0]})
     table = table.with_columns(pl.lit(0.0).alias(f"{part}_ms") for part in labels.PARTS)
     assert headline(table, unmarked="the whole recording") == "the whole recording: 5 s"
@@ -51,7 +51,7 @@ def test_a_row_that_is_no_step_is_not_called_one():
 
 
 @pytest.mark.parametrize("table", [{"step": [None], "wall_ms": [5000.0]}, {"step": [1, 2], "wall_ms": [0.0, 0.0]}])
-def test_of_what_is_no_step_and_of_steps_that_took_no_time_nothing_is_said(table):
+def test_recording_without_times_has_no_headline(table):
     table = pl.DataFrame(table, schema_overrides={"step": pl.Int64})
     assert headline(table.with_columns(pl.lit(0.0).alias(f"{part}_ms") for part in labels.PARTS)) == ""
 
@@ -104,12 +104,12 @@ def test_steps_of_another_kind_are_named_apart(tmp_path):
     assert line == "steps 0-2: 150 ms, 50% backward; 1.5 s if it validates (1 of 3)"
 
 
-def test_steps_that_all_validate_are_the_usual_ones(tmp_path):
+def test_steps_that_all_validate_are_usual_steps(tmp_path):
     line = line_of(tmp_path, (100, "validation", 90), (100, "validation", 90))
     assert line == "steps 0-1: 100 ms, 90% validation"
 
 
-def test_page_and_findings_are_about_the_same_steps_as_the_line(tmp_path):
+def test_report_findings_and_line_use_the_same_steps(tmp_path):
     steps = steps_of(tmp_path, (150, "data", 75), (150, "data", 75), (1500, "checkpoint", 1300))
     trace = read(testing.write_trace(tmp_path / "t.json", steps))
     capture = Capture(first=0, last=2, reached=3)
@@ -121,7 +121,7 @@ def test_page_and_findings_are_about_the_same_steps_as_the_line(tmp_path):
     assert (waiting["gain_ms"], waiting["gain_percent"]) == (75, 50)
 
 
-def test_every_part_of_a_page_has_its_place_in_the_file():
+def test_parts_of_the_report_have_a_field_in_the_file():
     """What has none is an error when the page is written."""
     assert set(window_data._PARTS) <= {field.name for field in msgspec.structs.fields(WindowData)}
 
@@ -134,7 +134,7 @@ def test_every_part_of_a_page_has_its_place_in_the_file():
         (0.0, "60% of a kind outside of its operators, 30% aten::mm"),
     ],
 )
-def test_where_the_forward_pass_or_nothing_is_all_of_a_step_what_is_largest_in_it_is_named(forward_ms, said):
+def test_coarse_parts_name_their_largest_operators(forward_ms, said):
     table = pl.DataFrame({"step": [1, 2], "wall_ms": [100.0, 100.0]})
     table = table.with_columns(pl.lit(0.0).alias(f"{part}_ms") for part in labels.PARTS)
     table = table.with_columns(pl.lit(forward_ms).alias("forward_ms"))
@@ -155,7 +155,7 @@ def test_first_step_of_a_program_is_no_usual_step(tmp_path):
 
 
 @pytest.mark.parametrize("last", [None, 2])
-def test_part_of_a_step_is_labelled_as_one(tmp_path, last):
+def test_partial_step_is_labelled_as_part(tmp_path, last):
     events = [step_mark(0, 0, 900 * MS), annotation("backward", 0, 450 * MS)]
     trace = read(testing.write_trace(tmp_path / "t.json", events))
     capture = Capture(last=last, partial="20 MB was reached inside step 0", cost=Cost(idle_step_ms=4000))
@@ -189,7 +189,7 @@ def test_line_begins_with_the_typical_unprofiled_step(cost, queued, said):
     assert replace(capture, circumstances=Circumstances(queued=queued)).line == said
 
 
-def test_nothing_is_said_beside_a_recording_without_steps():
+def test_recording_without_steps_has_no_unprofiled_step():
     capture = Capture(headline="from start to stop", last=None, cost=Cost(idle_step_ms=1, recorded_step_ms=100))
     assert capture.line == "from start to stop"
 
@@ -202,14 +202,14 @@ def headline_of(tmp_path, *events):
     return of_window(Capture(last=0), trace)
 
 
-def test_a_device_that_steps_leave_behind_is_said_to_be(tmp_path):
+def test_device_behind_the_steps_is_stated(tmp_path):
     """The host has launched all when the device has hardly begun: these steps are none of the training's."""
     work = [launch(1, 0, 1 * MS), kernel(1, 1 * MS, 21 * MS), launch(2, 2 * MS, 3 * MS), kernel(2, 21 * MS, 41 * MS)]
     line = headline_of(tmp_path, step_mark(0, 0, 2 * MS), step_mark(1, 2 * MS, 4 * MS), *work)
     assert line.startswith("steps 0-1: 2 ms on the host and 20 ms on the device, device busy 75%")
 
 
-def test_a_device_that_only_communicates_is_said_to(tmp_path):
+def test_device_that_only_communicates_is_stated(tmp_path):
     """Busy it is all the while, most of it with waiting for other ranks."""
     reduces = kernel(2, 3 * MS, 10 * MS, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL", stream=20)
     work = [launch(1, 0, 5_000), kernel(1, 10_000, 3 * MS), launch(2, 10_000, 20_000), reduces]
@@ -230,20 +230,20 @@ def test_work_of_a_device_that_was_not_recorded_is_missed(tmp_path):
     assert line.endswith("the work of the device was not recorded")
 
 
-def test_labels_of_threads_that_run_beside_the_step_are_no_part_of_it(tmp_path):
+def test_labels_of_other_threads_are_no_part_of_the_step(tmp_path):
     """Two threads of gloo wait for other ranks, for longer than the step takes together."""
     waits = [annotation("gloo:all_reduce", 1 * MS, 9 * MS, tid=tid) for tid in (11, 12)]
     line = headline_of(tmp_path, step_mark(0, 0, 10 * MS), op("aten::mm", 0, 3 * MS), *waits)
     assert line == "step 0: 10 ms, 70% outside of operators, 30% aten::mm"
 
 
-def test_operators_of_several_threads_are_no_parts_of_one_time(tmp_path):
+def test_operators_of_several_threads_are_not_summed(tmp_path):
     work = [op("aten::mm", 0, 9 * MS, tid=tid) for tid in (11, 12)]
     line = headline_of(tmp_path, step_mark(0, 0, 10 * MS), *work)
     assert line == "step 0: 10 ms, 100% outside of operators"
 
 
-def test_compiled_code_has_no_name_that_says_anything(tmp_path):
+def test_compiled_code_has_no_generated_names(tmp_path):
     graphs = [annotation(f"## Call CompiledFxGraph f{n} ##", n * 4 * MS, (n * 4 + 3) * MS) for n in (0, 1)]
     line = headline_of(tmp_path, step_mark(0, 0, 10 * MS), op("aten::mm", 9 * MS, 10 * MS), *graphs)
     assert line == "step 0: 10 ms, 60% compiled code outside of its operators, 30% outside of operators"
@@ -275,7 +275,7 @@ def test_idle_time_around_the_work_of_a_recording_is_apart(tmp_path, first, leng
     assert "outside of operators" not in line
 
 
-def test_steps_say_how_busy_the_device_is_in_all_of_them(tmp_path):
+def test_headline_covers_the_device_in_all_steps(tmp_path):
     assert headline_of(tmp_path, step_mark(0, 0, 170 * MS), *working(50)).split(", ")[-2] == "device busy 26%"
 
 
@@ -295,14 +295,14 @@ def test_steps_that_the_host_leaves_behind_are_not_split_by_host_time(tmp_path):
 
 
 @pytest.mark.parametrize("has_kernel", [False, True])
-def test_copies_alone_are_said_to_be_all(tmp_path, has_kernel):
+def test_recording_of_copies_only_is_stated(tmp_path, has_kernel):
     copy = kernel(1, 1 * MS, 9 * MS, category="gpu_memcpy", name="Memcpy HtoD (Pinned -> Device)", bytes=1 << 26)
     events = [step_mark(0, 0, 10 * MS), launch(1, 0, 10_000, name="cudaMemcpyAsync"), copy]
     events += [launch(2, 20_000, 30_000), kernel(2, 9 * MS, 10 * MS)] if has_kernel else []
     assert ("only copies" in headline_of(tmp_path, *events)) != has_kernel
 
 
-def test_share_of_a_cause_is_of_the_time_between_first_and_last_work(tmp_path):
+def test_idle_share_refers_to_the_time_between_device_work(tmp_path):
     """10 ms of 20, in a recording of 40."""
     work = [launch(1, 0, 5_000), kernel(1, 20_000, 5 * MS), launch(2, 15 * MS, 15 * MS + 5_000)]
     events = [

@@ -45,7 +45,7 @@ def test_no_other_pieces_fit_better(values, price):
     assert cost(values, fit(values, price / 2), price / 2) == pytest.approx(least)
 
 
-def test_a_run_that_was_disturbed_alone_is_no_change_and_two_levels_are():
+def test_single_disturbed_run_is_no_change():
     level = [1.0, 1.01, 1.0, 0.99, 1.0, 1.01, 1.0]
     assert change_points(np.log([*level, 1.6, *level])) == []
     assert change_points(np.log([*level, *(1.2 * each for each in level), *level])) == [7, 14]
@@ -87,7 +87,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_the_runs_of_a_command_stand_in_the_order_of_time_with_their_commits_and_changes(folder):
+def test_runs_of_a_command_are_sorted_by_time_with_commits(folder):
     (first, second), left = history.read(folder)
     assert [point.run for point in first.points] == ["r9", "r8", "r7", "r6", "r5", "r4", "r3", "r2"]
     assert [point.revision[0] for point in first.points] == list("01234567")
@@ -97,7 +97,7 @@ def test_the_runs_of_a_command_stand_in_the_order_of_time_with_their_commits_and
     assert left == ["short has 10 unprofiled steps of train; 20 are needed"]
 
 
-def test_a_terminal_shows_each_run_from_zero_and_says_where_it_became_slower(folder):
+def test_terminal_chart_begins_at_zero_and_marks_slowdowns(folder):
     lines = run(folder).output.splitlines()
     assert lines[0] == "train.py --lr 1, 8 runs on 8 x z80"
     place = next(place for place, line in enumerate(lines) if "Slower" in line)
@@ -108,7 +108,7 @@ def test_a_terminal_shows_each_run_from_zero_and_says_where_it_became_slower(fol
     assert lines[-1] == "skipped: short has 10 unprofiled steps of train; 20 are needed"
 
 
-def test_json_says_the_same(folder):
+def test_json_contains_the_same_history(folder):
     told = json.loads(run(folder, "--format", "json").stdout)
     assert [each["heading"] for each in told["histories"]] == [
         "train.py --lr 1, 8 runs on 8 x z80",
@@ -118,14 +118,14 @@ def test_json_says_the_same(folder):
     assert len(told["left"]) == 1
 
 
-def test_a_run_of_a_busy_machine_is_said_to_be_one(tmp_path):
+def test_run_of_a_busy_machine_is_marked(tmp_path):
     busy = make_run(tmp_path / "busy", None, [5.0] * 60)
     loop = Loop(stage="train", step=300)
     publish_json(busy / "rank0.status.json", Status(process=Process.current(), time=0, loop=loop, waited=0.4))
     assert run(tmp_path).output.splitlines()[1].endswith("#  (CPU contention, waited 40%)")
 
 
-def test_a_run_that_is_broken_is_left_out_and_a_folder_without_runs_is_an_error(folder, tmp_path):
+def test_broken_run_is_skipped_and_empty_folder_is_an_error(folder, tmp_path):
     broken = make_run(folder / "broken", None, [5.0] * 60)
     (broken / "run.json").write_text("{")
     assert "skipped: " in run(folder).output
@@ -142,7 +142,7 @@ def test_a_run_that_is_broken_is_left_out_and_a_folder_without_runs_is_an_error(
 
 @pytest.mark.browser
 @pytest.mark.skipif(browser.find() is None, reason="no browser")
-def test_the_page_draws_a_bar_for_each_run_and_each_change_without_the_network(folder):
+def test_report_draws_runs_and_changes_offline(folder):
     page = folder / "history.html"
     assert run(folder, "-o", page).exit_code == 0
     with browser.Browser() as opened:

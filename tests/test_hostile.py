@@ -115,7 +115,7 @@ def own(tmp_path, monkeypatch):
         {},
     ],
 )
-def test_a_file_names_no_handler_but_ours(run, victim, recipe):
+def test_files_can_name_only_handlers_of_perfhooks(run, victim, recipe):
     named = json.loads(json.dumps(recipe).replace("{victim}", str(victim)))
     window(run, handlers=[named, {"type": "steps"}])
     (outcome,) = finish_all(run)
@@ -132,7 +132,7 @@ def test_run_json_names_none_either(run, own):
     assert not own.exists()
 
 
-def test_the_users_own_handler_runs_where_the_user_said_so(run, own, monkeypatch, capsys):
+def test_handler_of_the_user_runs_with_permission(run, own, monkeypatch, capsys):
     window(run, handlers=[{"type": "own_hostile:Own"}])
     assert "--handler own_hostile:Own" in " ".join(finish(Place(run / WINDOW)).notes), "the line says how"
     assert not own.exists()
@@ -144,13 +144,13 @@ def test_the_users_own_handler_runs_where_the_user_said_so(run, own, monkeypatch
     assert own.exists()
 
 
-def test_what_the_user_said_holds_for_these_options_only(run, tmp_path):
+def test_permission_holds_for_exactly_these_options(run, tmp_path):
     window(run, handlers=[{"type": "tensorboard", "folder": str(tmp_path / "elsewhere")}])
     finish(Place(run / WINDOW), Permit(handlers=({"type": "tensorboard", "folder": str(tmp_path / "logs")},)))
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_package_that_is_installed_may_announce_handlers_that_files_name(run, own, tmp_path):
+def test_installed_package_can_announce_handlers(run, own, tmp_path):
     info = tmp_path / "own-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
@@ -163,7 +163,7 @@ def test_a_package_that_is_installed_may_announce_handlers_that_files_name(run, 
     assert own.exists()
 
 
-def test_what_are_no_steps_is_said_and_goes_into_no_timeline(run):
+def test_invalid_steps_are_logged_and_not_written(run):
     """Half a number; a phase that there is not; what is no text; more than steps can be."""
     path = run / ".rank0.steps.000000000000.raw"
     for content in (b"train\n" + bytes(31), b"train\n" + np.full(4, 9).tobytes(), b"\xff" * 4001):
@@ -178,12 +178,12 @@ def test_what_are_no_steps_is_said_and_goes_into_no_timeline(run):
 
 
 @pytest.mark.parametrize("name", ["/etc/x", "../x", "..", ".", "", "a/b", "a\\b", "a\0b", "x" * 300])
-def test_a_name_is_one_plain_component(tmp_path, name):
+def test_names_are_single_path_components(tmp_path, name):
     with pytest.raises(PerfhooksError, match="cannot be the name"):
         below(tmp_path, name)
 
 
-def test_names_of_artifacts_lead_nowhere_else(run, victim):
+def test_artifact_names_cannot_leave_the_folder(run, victim):
     """They are deleted with old windows, and copied."""
     for first in range(3):
         names = [str(victim), f"rank0.x/../../../../{victim.name}", f"../../../{victim.name}"]
@@ -203,7 +203,7 @@ def test_no_other_file_is_read_or_deleted_as_the_trace(run, victim, field):
     assert victim.read_bytes() == content
 
 
-def test_a_trace_outside_of_the_folder_for_temporary_files_is_none_of_ours_however_it_is_called(run, tmp_path):
+def test_traces_outside_of_the_temporary_folder_are_rejected(run, tmp_path):
     place = Place(run / WINDOW)
     elsewhere = tmp_path / "precious" / "0123456789ab" / run.name / WINDOW / place.saved_trace(TOKEN).name
     elsewhere.parent.mkdir(parents=True)
@@ -294,7 +294,7 @@ def test_a_training_writes_through_no_link_and_waits_for_no_fifo(tmp_path, victi
     assert list(outside.iterdir()) == []
 
 
-def test_the_folder_of_a_run_and_the_one_above_may_be_links(tmp_path, run_script):
+def test_run_folder_and_parent_can_be_links(tmp_path, run_script):
     """The user has named them: the run may be on another disk."""
     for name in ("disk", "large"):
         (tmp_path / name).mkdir()
@@ -305,7 +305,7 @@ def test_the_folder_of_a_run_and_the_one_above_may_be_links(tmp_path, run_script
     assert Place(tmp_path / "large" / "train-000001-000002").load().state == "done"
 
 
-def test_a_window_that_becomes_a_link_while_it_is_saved_leads_nowhere(tmp_path, victim):
+def test_window_replaced_by_a_link_is_not_followed(tmp_path, victim):
     """Kineto opens its file by a path, which leads to the folder that was opened."""
     outside, window = victim.parent / "outside", OwnFolder(tmp_path, "train-000001-000002")
     outside.mkdir()
@@ -416,7 +416,7 @@ def test_no_trace_behind_a_link_or_a_fifo_is_merged(run, tmp_path, monkeypatch, 
     assert "secret" not in merged
 
 
-def test_nothing_is_sent_anywhere_unless_the_command_line_says_so(run, tmp_path, monkeypatch, capsys):
+def test_upload_needs_the_command_line(run, tmp_path, monkeypatch, capsys):
     there = (tmp_path / "sender").as_uri()
     publish_json(run / "run.json", {"format": 1, "windows": [], "remote": there})
     code, said = report(monkeypatch, capsys, run)
@@ -461,7 +461,7 @@ def no_traceback(code, said):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_whatever_a_file_says_is_a_line_and_no_traceback(run, name, monkeypatch, capsys):
+def test_invalid_file_contents_are_one_line(run, name, monkeypatch, capsys):
     publish_json(run / WINDOW / "rank0.page.json", {"format": 1})
     for junk in JUNK:
         (run / name).unlink(missing_ok=True)
@@ -473,7 +473,7 @@ def test_whatever_a_file_says_is_a_line_and_no_traceback(run, name, monkeypatch,
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("kind", ["folder", "FIFO", "link to itself"])
-def test_what_is_no_file_is_a_line_and_does_not_hang(run, name, kind, monkeypatch, capsys):
+def test_special_files_are_one_line_and_do_not_block(run, name, kind, monkeypatch, capsys):
     (run / name).unlink(missing_ok=True)
     if kind == "folder":
         (run / name).mkdir()
@@ -485,7 +485,7 @@ def test_what_is_no_file_is_a_line_and_does_not_hang(run, name, kind, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "a/b/c", "\udcff", "a\x1b[31mb"])
-def test_an_odd_name_of_a_folder_is_one_line(name, monkeypatch, capsys):
+def test_odd_folder_name_is_one_line(name, monkeypatch, capsys):
     code, said = report(monkeypatch, capsys, name)
     assert code == 2
     assert len(said.splitlines()) == 1
@@ -493,7 +493,7 @@ def test_an_odd_name_of_a_folder_is_one_line(name, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("which", ["run", "capture"])
-def test_another_format_is_refused_with_what_to_do(run, which):
+def test_unknown_format_is_rejected_with_a_remedy(run, which):
     path = run / "run.json" if which == "run" else run / WINDOW / "rank0.capture.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 99}))
     with pytest.raises(PerfhooksError, match="update perfhooks"):
@@ -537,7 +537,7 @@ def test_a_process_that_lives_keeps_its_run(tmp_path):
     Run.open(tmp_path, "same", Job(rank=1), {})
 
 
-def test_a_path_that_cannot_be_recorded_into_is_refused_at_construction(tmp_path):
+def test_path_that_cannot_be_recorded_is_rejected_at_construction(tmp_path):
     from perfhooks.run.remote import check_out
 
     with pytest.raises(PerfhooksError, match="the recorder cannot save"):
@@ -567,7 +567,7 @@ def no_locks(monkeypatch):
     monkeypatch.setattr("fcntl.flock", flock)
 
 
-def test_what_a_machine_that_died_held_is_free_after_an_hour(tmp_path, no_locks):
+def test_lock_of_a_dead_machine_expires_after_an_hour(tmp_path, no_locks):
     """Nobody here can ask whether its process lives."""
     held = tmp_path / "lock.held"
     for minutes, is_free in ((50, False), (70, True)):
@@ -592,7 +592,7 @@ _NOT_ALMIGHTY = (
 
 
 @pytest.mark.worker
-def test_a_folder_that_cannot_be_written_to_is_one_line(run, tmp_path):
+def test_unwritable_folder_is_one_line(run, tmp_path):
     list(finish_all(run))
     trace = run / WINDOW / "rank0.pt.trace.json"
     testing.write_trace(trace, EVENTS)
@@ -627,7 +627,7 @@ def test_the_timeline_of_a_long_training_is_read_in_parts(tmp_path):
     assert all(abs(wall - step / 1000) < 1.5 for step, wall in zip(found["step"], found["wall_ms"], strict=True))
 
 
-def test_what_a_baseline_says_cannot_draw_on_a_terminal_with_an_error(run, tmp_path, monkeypatch, capsys):
+def test_error_text_of_a_baseline_has_no_control_characters(run, tmp_path, monkeypatch, capsys):
     kept = {"perfhooks_baseline": 2, "label": "x", "stage": "tr\nain\x1b[2J", "costs": {"format": 3}}
     lists = {"texts": [], "host": [], "device": [], "counts": []}
     (tmp_path / "base.json").write_text(json.dumps(kept | {"costs": kept["costs"] | lists}))
@@ -641,7 +641,7 @@ def test_what_a_baseline_says_cannot_draw_on_a_terminal_with_an_error(run, tmp_p
 # --- the cost of a window does not grow ---
 
 
-def test_a_page_shows_the_latest_windows_and_reads_no_other_twice(run, monkeypatch):
+def test_report_of_a_long_run_reads_each_window_once(run, monkeypatch):
     """Of a long run: what was said of a window is known as long as its folder stays as it is."""
     from perfhooks.analysis import ranks
     from perfhooks.report.page import run_data
@@ -669,7 +669,7 @@ def test_a_page_shows_the_latest_windows_and_reads_no_other_twice(run, monkeypat
     assert read == ["train-000014-000014"]
 
 
-def test_finishing_a_window_asks_the_disk_as_often_however_many_there_are(run, monkeypatch):
+def test_finishing_cost_does_not_grow_with_the_windows(run, monkeypatch):
     """Each further window is one name in a folder that is listed, and one in ``run.json``."""
     monkeypatch.setattr("perfhooks.run.finished._WINDOWS", 4)
     os.utime(run / WINDOW, (0, 0))
@@ -716,7 +716,7 @@ def counted(*names):
         sys.setprofile(before)
 
 
-def test_the_latest_windows_are_found_whatever_run_json_says_of_them(run):
+def test_latest_windows_do_not_depend_on_run_json(run):
     """A window that is finished again is a late one; one that is not named is asked when it changed."""
     for number in range(6):
         os.utime(window(run, f"train-{number:06d}-{number:06d}", state="done"), (number + 1, number + 1))

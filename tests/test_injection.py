@@ -56,7 +56,7 @@ print(*(sys.modules[name] is module for name, module in (("psutil", psutil), ("m
 """
 
 
-def test_a_program_has_its_own_modules_and_we_have_ours_of_the_same_names(tmp_path):
+def test_program_and_perfhooks_keep_modules_of_equal_names(tmp_path):
     """Beside the script, in folders that it adds before and after it imports torch, and one that it imports before."""
     files = ["statistics.py", "before/psutil.py", "before/filelock.py", "after/msgspec/__init__.py"]
     (tmp_path / "beside/after").mkdir(parents=True)
@@ -67,7 +67,7 @@ def test_a_program_has_its_own_modules_and_we_have_ours_of_the_same_names(tmp_pa
     assert windows(tmp_path), said
 
 
-def test_a_module_of_ours_that_the_program_imports_as_well_is_the_same_one(tmp_path):
+def test_shared_extension_modules_are_loaded_once(tmp_path):
     """Some extension modules must not be loaded twice; torch is a stub, at whose import ours is loaded."""
     script = """
 import sys
@@ -101,7 +101,7 @@ def hooked(body, program=TRAINING):
     "error",
     ["RuntimeError('two\\nlines of \"text\" \\\\')", "SystemExit(3)"],
 )
-def test_an_environment_in_which_ours_cannot_be_imported_is_one_line(tmp_path, error, monkeypatch):
+def test_environment_without_perfhooks_is_one_line(tmp_path, error, monkeypatch):
     """It is left in the folder for temporary files, whatever that is called."""
     (tmp_path / "für 😀").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "für 😀"))
@@ -115,7 +115,7 @@ def test_an_environment_in_which_ours_cannot_be_imported_is_one_line(tmp_path, e
     assert f" cannot use perfhooks ({error.partition('(')[0]}: " in said[0]
 
 
-def test_hooks_of_old_libraries_in_pythonpath_and_names_that_nobody_needs_are_in_nobodys_way(tmp_path):
+def test_old_import_hooks_and_unused_names_do_not_interfere(tmp_path):
     """Nor are folders that are no packages."""
     installed = tmp_path / "installed"
     (installed / "filelock-3.dist-info").mkdir(parents=True)

@@ -46,7 +46,7 @@ def test_clipping_keeps_the_points_inside(a, start, end):
     assert intervals.within(make(a), np.array([start]), np.array([end])).tolist() == [len(expected)]
 
 
-def test_lengths_are_exact_where_doubles_are_not():
+def test_lengths_are_exact_beyond_double_precision():
     """Epoch nanoseconds do not fit a double."""
     start = 1_711_964_646_000_000_001
     found = intervals.union(np.array([start]), np.array([start + 3]))
@@ -54,7 +54,7 @@ def test_lengths_are_exact_where_doubles_are_not():
     assert intervals.within(found, np.array([start + 1]), np.array([start + 9])).tolist() == [2]
 
 
-def test_nothing_is_a_set_too():
+def test_empty_array_is_a_valid_set():
     none = intervals.nothing()
     assert intervals.total(none) == 0
     assert intervals.total(intervals.subtract(none, make([(0, 5)]))) == 0
@@ -63,13 +63,13 @@ def test_nothing_is_a_set_too():
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
-def test_touching_intervals_become_one(size):
+def test_touching_intervals_are_joined(size):
     edges = np.arange(size, dtype=np.int64)
     assert intervals.union(edges, edges + 1).tolist() == [[0, size]]
 
 
 @given(st.lists(st.integers(-50, 50), max_size=40), st.data())
-def test_the_highest_of_many_ranges_is_that_of_each(values, data):
+def test_maxima_of_ranges_equal_a_simple_computation(values, data):
     place = st.integers(0, len(values))
     pairs = np.array(data.draw(st.lists(st.tuples(place, place), max_size=8)), np.int64).reshape(-1, 2)
     found = intervals.highest(np.array(values, np.int64), *pairs.T)
@@ -77,7 +77,7 @@ def test_the_highest_of_many_ranges_is_that_of_each(values, data):
 
 
 @given(st.lists(st.lists(st.integers(-5, 20), max_size=8), min_size=1, max_size=4))
-def test_distinct_values_are_those_of_all_each_once(lists):
+def test_distinct_values_of_all_arrays_are_sorted(lists):
     found = intervals.distinct(*(np.array(each, np.int64) for each in lists))
     assert found.tolist() == sorted(set().union(*lists))
 

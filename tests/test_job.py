@@ -64,21 +64,21 @@ def test_without_a_launcher_a_process_is_alone(job):
     assert job() == Job(node=platform.node())
 
 
-def test_the_first_process_of_a_job_is_rank_0_everywhere_and_on_its_node():
+def test_first_process_is_rank_0_of_job_and_node():
     assert Job(rank=5, local_rank=1, world_size=8, node="b").first == Job(rank=0, local_rank=0, world_size=8, node="b")
 
 
-def test_torchrun_tells_rank_and_world(job):
+def test_torchrun_provides_rank_and_world(job):
     found = job(**torchrun(rank=3, nodes=2))
     assert (found.rank, found.local_rank, found.world_size) == (3, 1, 4)
 
 
-def test_srun_tells_rank_and_world(job):
+def test_srun_provides_rank_and_world(job):
     found = job(**slurm(rank=2, SLURM_LOCALID=1))
     assert (found.rank, found.local_rank, found.world_size, found.identity) == (2, 1, 4, "slurm-77.0")
 
 
-def test_a_process_of_a_batch_script_is_alone_however_many_tasks_were_asked_for(job):
+def test_process_of_a_batch_script_is_alone(job):
     assert job(SLURM_JOB_ID=77, SLURM_NTASKS=4, SLURM_PROCID=0).world_size == 1
 
 
@@ -89,7 +89,7 @@ def test_a_rank_without_a_world_is_none(job):
 
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("run_id", [UUID, "mine", "none"])
-def test_all_ranks_of_a_launch_have_one_identity_and_a_restart_keeps_it(job, nodes, run_id):
+def test_ranks_of_a_launch_share_an_identity_across_restarts(job, nodes, run_id):
     world = range(2 * nodes)
     # the port that ranks meet at may be another one after a restart
     found = {job(**torchrun(rank, nodes, attempt, run_id=run_id)).identity for rank in world for attempt in (0, 1)}
@@ -106,14 +106,14 @@ def test_the_next_job_on_the_same_port_of_a_node_has_another_identity(job, run_i
     assert ("mine" in first) == (run_id == "mine")
 
 
-def test_two_steps_of_one_slurm_job_are_two_jobs(job):
+def test_steps_of_one_slurm_job_are_different_jobs(job):
     found = {job(**slurm(step=step)).identity for step in (0, 1)}
     assert len(found) == 2
     nested = {job(**torchrun(nodes=2, run_id="none"), SLURM_JOB_ID=77, SLURM_STEP_ID=step).identity for step in (0, 1)}
     assert len(nested) == 2
 
 
-def test_several_nodes_without_any_id_share_their_meeting_point(job):
+def test_nodes_without_an_id_share_their_rendezvous(job):
     found = {job(**torchrun(rank, 2, launch=f"launch{rank}", run_id="none")).identity for rank in range(4)}
     assert found == {"node0-29500"}
 
@@ -123,7 +123,7 @@ START = f"import subprocess, sys; [subprocess.run([sys.executable, '-c', {SCRIPT
 
 
 @pytest.mark.process
-def test_ranks_that_a_process_started_itself_are_told_from_the_next_ones():
+def test_ranks_started_by_one_process_have_its_identity():
     """By the process, as port and addresses may be the same again."""
     environment = {name: value for name, value in os.environ.items() if name not in NAMES}
     environment |= {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29501"}

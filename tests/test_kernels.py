@@ -32,7 +32,7 @@ def nanos(value):
     return None if value is None else round(value / MS)
 
 
-def test_a_row_for_each_device_and_name_most_time_first(tmp_path):
+def test_rows_are_per_device_and_name_by_time(tmp_path):
     events = [
         kernel(1, 0, 10, name="small"),
         kernel(2, 20, 120, name="gemm"),
@@ -48,7 +48,7 @@ def test_a_row_for_each_device_and_name_most_time_first(tmp_path):
     assert [nanos(found[0][name]) for name in ("total_ms", "mean_ms", "min_ms", "max_ms")] == [160, 80, 60, 100]
 
 
-def test_classes_are_those_of_the_step_table(tmp_path):
+def test_classes_equal_those_of_the_step_table(tmp_path):
     events = [
         kernel(1, 0, 50, name="gemm"),
         kernel(2, 50, 90, name="ncclDevKernel_AllReduce"),
@@ -65,13 +65,13 @@ def test_classes_are_those_of_the_step_table(tmp_path):
     ]
 
 
-def test_one_name_in_two_classes_is_two_rows(tmp_path):
+def test_name_in_two_classes_has_two_rows(tmp_path):
     """Only what has the arguments of a collective communicates."""
     events = [kernel(1, 0, 10, name="mine"), kernel(2, 10, 15, name="mine", Collective_name="allreduce")]
     assert [(row["class"], row["count"]) for row in rows(tmp_path, events)] == [("compute", 1), ("communication", 1)]
 
 
-def test_occupancy_is_weighted_by_time_and_null_where_nobody_knows_it(tmp_path):
+def test_occupancy_is_weighted_by_time_or_null(tmp_path):
     events = [
         kernel(1, 0, 30, **{OCCUPANCY: 10}),
         kernel(2, 40, 50, **{OCCUPANCY: 50}),
@@ -99,7 +99,7 @@ def test_gaps_are_those_of_the_stream(tmp_path):
     assert found == {"a": [10, 30], "b": [30, 0], "c": [0, 10], "elsewhere": [None, None]}
 
 
-def test_operators_are_those_that_launched_it_most_time_first(tmp_path):
+def test_launching_operators_are_listed_by_time(tmp_path):
     events = []
     for number, (name, span) in enumerate([("one", 10), ("two", 30), ("two", 30), ("three", 20), ("four", 5)], 1):
         events += [op(name, 100 * number, 100 * number + 50, external=number)]
@@ -109,7 +109,7 @@ def test_operators_are_those_that_launched_it_most_time_first(tmp_path):
     assert rows(tmp_path, [kernel(1, 0, 1)])[0]["operators"] is None
 
 
-def test_without_external_ids_the_operator_is_the_innermost_around_the_launch(tmp_path):
+def test_innermost_operator_replaces_missing_external_ids(tmp_path):
     events = [op("outer", 0, 100), op("inner", 10, 50), launch(1, 20, 30), kernel(1, 200, 210)]
     assert rows(tmp_path, events)[0]["operators"] == "inner"
 
@@ -128,7 +128,7 @@ def test_work_launched_before_the_window_has_a_row_of_its_own(tmp_path):
     assert found == {"(launched before the window)": 40, "mm": 10, None: 5}
 
 
-def test_by_launch_tells_operators_apart(tmp_path):
+def test_by_launch_separates_operators(tmp_path):
     events = [
         op("one", 0, 50, external=1),
         op("two", 50, 90, external=2),
@@ -155,7 +155,7 @@ WORKED = {7: 140, 9: 30}
 """Nanoseconds in which each stream ran anything."""
 
 
-def test_kernels_that_hold_others_of_their_stream_count_once_by_class_and_in_all(tmp_path):
+def test_nested_kernels_of_a_stream_count_once(tmp_path):
     trace = trace_of(tmp_path, NESTED)
     found = {row["name"]: (nanos(row["total_ms"]), row["class"]) for row in kernels.table(trace).rows(named=True)}
     assert found == {
@@ -177,7 +177,7 @@ def test_kernels_that_hold_others_of_their_stream_count_once_by_class_and_in_all
     assert nanos(on_device["self_device_ms"].sum()) == whole
 
 
-def test_the_checks_say_that_kernels_are_nested_and_of_work_side_by_side_nothing(tmp_path):
+def test_checks_report_nested_but_not_concurrent_kernels(tmp_path):
     (row,) = (row for row in Tables(trace_of(tmp_path, NESTED)).checks.rows(named=True) if "nested" in row["name"])
     assert (row["severity"], row["name"], row["count"]) == ("info", "nested-kernels", 2)
     assert row["text"].startswith("2 of 5 kernels, copies and memsets lie within others of the same stream")
@@ -187,7 +187,7 @@ def test_the_checks_say_that_kernels_are_nested_and_of_work_side_by_side_nothing
     assert nanos(every.kernels["total_ms"].sum()) == 210
 
 
-def test_a_module_counts_the_kernels_that_it_launched_once(tmp_path):
+def test_module_counts_its_kernels_once(tmp_path):
     frame = python_frame("nn.Module: Conv2d_0", 0, 52, Python_module_id=0)
     every = Tables(trace_of(tmp_path, [frame, *NESTED]))
     assert [nanos(row) for row in every.modules["forward_device_ms"]] == [100]
@@ -247,7 +247,7 @@ def own(start, end, others):
 
 @pytest.mark.slow
 @given(work)
-def test_against_the_obvious_way(tmp_path_factory, drawn):
+def test_table_equals_a_simple_computation(tmp_path_factory, drawn):
     pieces = [
         (start, start + span, name, stream, place, occupancy) for (start, span), name, stream, place, occupancy in drawn
     ]
@@ -302,7 +302,7 @@ def test_every_kernel_of_any_dialect_has_an_operator(traces, name):
 # --- the handler
 
 
-def test_the_handler_writes_the_table_where_a_device_worked(tmp_path):
+def test_handler_writes_the_table_with_a_device(tmp_path):
     trace = trace_of(tmp_path, [kernel(1, 0, 1000)])
     (artifact,) = handlers.build("kernels").artifacts(Capture(), trace)
     assert artifact.name == "kernels.csv"
@@ -313,7 +313,7 @@ def test_the_handler_writes_the_table_where_a_device_worked(tmp_path):
     assert table["total_ms"].to_list() == [0.001]
 
 
-def test_the_handler_can_tell_operators_apart(tmp_path):
+def test_handler_can_separate_operators(tmp_path):
     trace = trace_of(tmp_path, [kernel(1, 0, 1000)])
     (artifact,) = handlers.build({"type": "kernels", "by_launch": True}).artifacts(Capture(), trace)
     with (tmp_path / "k.csv").open("wb") as file:
@@ -321,7 +321,7 @@ def test_the_handler_can_tell_operators_apart(tmp_path):
     assert "operator" in pl.read_csv(tmp_path / "k.csv").columns
 
 
-def test_the_handler_writes_nothing_where_none_did(tmp_path):
+def test_handler_writes_nothing_without_a_device(tmp_path):
     assert list(KernelTable().artifacts(Capture(), trace_of(tmp_path, [op("a", 0, 1)]))) == []
 
 
@@ -331,7 +331,7 @@ def test_the_handler_refuses_bad_options(options):
         KernelTable(**options)
 
 
-def test_work_of_a_cuda_graph_has_the_name_that_it_was_recorded_under(tmp_path):
+def test_work_of_a_cuda_graph_has_its_recorded_name(tmp_path):
     """As ``torch.cuda.graph_annotations.mark_kernels`` gives it; the one call that replays the graph is of no use."""
     replay = [testing.op("replay", 0, 90, external=3), testing.launch(5, 1, 2, name="cudaGraphLaunch", external=3)]
     node = {"external": 3, "name": "gemm"}

@@ -33,7 +33,7 @@ def plain():
 
 
 @pytest.mark.nightly
-def test_results_are_the_same_with_everything_on(plain, tmp_path):
+def test_all_options_leave_the_results_unchanged(plain, tmp_path):
     kinds = [line.split()[0] for line in plain]
     assert len(kinds) > 40
     lines = run(*launched(tmp_path, *EVERYTHING), SCRIPT, *(kind for kind in kinds if kind not in FUNCTION_MODES))

@@ -81,7 +81,7 @@ def record(folder, body, *, steps=5, schedule=SCHEDULE, **options):
 
 
 @pytest.mark.parametrize("how", ["steps()", "a loader in a loop"])
-def test_the_settings_of_the_loader_that_feeds_the_training_are_kept(tmp_path, how):
+def test_settings_of_the_training_loader_are_stored(tmp_path, how):
     """And not those of a validation, whose loader is read without gradients, or in fewer of the steps."""
     training = DataLoader(torch.ones(20, 1), batch_size=4, pin_memory=False)
     options = {"out": tmp_path, "run": "run", "background": False, "on_error": "raise"}
@@ -212,14 +212,14 @@ def plain(tmp_path_factory):
 
 
 @pytest.mark.parametrize("part", LEAST_MS)
-def test_a_part_takes_no_less_than_it_sleeps_and_no_more_than_its_lines(plain, part):
+def test_time_of_a_part_is_between_sleep_and_lines(plain, part):
     """A label lies within the lines that it is about; the fetches of the validation are part of it."""
     recorded, clock = plain
     assert recorded.ms(part) >= LEAST_MS[part]
     assert part == "other" or recorded.ms(part) <= clock.ms[part] + 0.5, "half a millisecond between the two clocks"
 
 
-def test_a_loop_has_one_label_for_each_outermost_call(plain):
+def test_loop_has_one_label_per_outermost_call(plain):
     """The loss is a module too; it and the model count once for each batch, the model's layers never."""
     recorded, _ = plain
     assert {part: recorded.count(part) for part in labels.PARTS if recorded.count(part)} == {
@@ -247,7 +247,7 @@ def trained(folder, **options):
     return losses, [each.clone() for each in net.parameters()], record(folder, body, **options)
 
 
-def test_results_are_those_of_a_loop_without_labels(tmp_path):
+def test_labels_leave_the_results_unchanged(tmp_path):
     """To the bit, with accumulation, autocast, dropout and activation checkpoints; recomputing is backward."""
     losses, weights, recorded = trained(tmp_path / "on")
     expected, others, unlabelled = trained(tmp_path / "off", labels=False)
@@ -274,7 +274,7 @@ def test_a_label_of_the_user_wins(tmp_path):
 
 
 @pytest.mark.parametrize("with_modules", [True, False])
-def test_an_optimizer_is_told_from_its_closure(tmp_path, with_modules):
+def test_optimizer_differs_from_its_closure(tmp_path, with_modules):
     """LBFGS calls the forward and the backward pass itself; functions count like modules."""
     net = model(256, 4)
     optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3)
@@ -320,7 +320,7 @@ def test_functional_training_has_a_forward_and_a_backward_pass(tmp_path):
     assert (recorded.steps["backward_ms"] / recorded.steps["wall_ms"]).max() > 0.01
 
 
-def test_calls_without_gradients_are_told_apart(tmp_path):
+def test_calls_without_gradients_are_classified(tmp_path):
     """A generator in training mode is forward, and so is a teacher before the backward pass; a last call is not."""
     student, teacher, batches = model(), model().eval(), iter(DataLoader(torch.randn(40, 64), batch_size=4))
 
@@ -356,7 +356,7 @@ class Raises(nn.Module):
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_nothing_is_left_after_a_fault(tmp_path, error):
+def test_fault_leaves_no_labels(tmp_path, error):
     """The exception is the user's own, and the label that was open is closed."""
     net = model()
 
@@ -439,7 +439,7 @@ ASIDE = {
 
 
 @pytest.mark.parametrize("what", ASIDE)
-def test_what_another_thread_is_in_the_middle_of_is_no_part_of_the_step_and_hides_none(tmp_path, what):
+def test_other_threads_neither_add_nor_hide_parts(tmp_path, what):
     net = model()
 
     def body(*_):
@@ -470,7 +470,7 @@ def test_without_files_nothing_is_labelled():
     assert not any("(auto)" in row.key for row in prof.key_averages())
 
 
-def test_modules_are_found_where_stacks_are_recorded(tmp_path):
+def test_recorded_stacks_contain_modules(tmp_path):
     """The recorder knows a call of a module by its code, so stand-ins come after it has looked."""
     from perfhooks.trace.tables import modules
 
@@ -505,7 +505,7 @@ def whole_step(net):
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch.compile asks for it
 @pytest.mark.parametrize("first", [0, 3], ids=["before the window", "in the window"])
 @pytest.mark.parametrize("how", ["module", "in place", "inner", "broken", "function"])
-def test_what_is_compiled_stays_as_it_is(tmp_path, how, first):
+def test_compiled_code_stays_unchanged(tmp_path, how, first):
     """No graph is compiled again, none breaks where it did not, nothing of ours is in one."""
     from torch._dynamo.utils import counters
 
@@ -573,7 +573,7 @@ class Tallies:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch.compile asks for it
-def test_a_break_in_an_inner_module_leaves_the_same_graphs_in_the_first_window_of_a_process(tmp_path, monkeypatch):
+def test_break_in_an_inner_module_keeps_the_graphs(tmp_path, monkeypatch):
     monkeypatch.setattr(labelling, "_state", labelling._LabelState())
     plain = Tallies()
     plain.train()
@@ -667,7 +667,7 @@ def test_saving_with_torch_distributed_is_a_checkpoint(tmp_path):
 
 
 @pytest.mark.worker
-def test_a_label_costs_few_events_where_stacks_are_recorded(tmp_path):
+def test_label_costs_few_events_with_recorded_stacks(tmp_path):
     """Most calls are inner ones, of which nothing is wanted; and modules are named where the recorder does not look."""
     inner, steps = 20, 6
     net, batch = nn.Sequential(*(nn.Identity() for _ in range(inner))), torch.ones(2)

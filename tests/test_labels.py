@@ -36,7 +36,7 @@ def trace(tmp_path):
 
 
 @pytest.mark.recorder
-def test_record_function_model_inference_has_the_total_of_key_averages_and_nearly_all_of_the_time(tmp_path):
+def test_record_function_label_equals_key_averages(tmp_path):
     with Profiler(activities=["cpu"]) as prof, record_function("model_inference"):
         for _ in range(50):
             MATRIX @ MATRIX
@@ -52,7 +52,7 @@ def test_record_function_model_inference_has_the_total_of_key_averages_and_nearl
     assert row["total_ms"] <= whole + 1e-6
 
 
-def test_labels_have_calls_total_mean_self_and_share_with_the_users_own_first(trace):
+def test_labels_have_calls_times_and_shares(trace):
     table = labels.table(trace)
     rows = {row["name"]: row for row in table.iter_rows(named=True)}
     measured = ("calls", "total_ms", "mean_ms", "self_ms", "percent")
@@ -62,7 +62,7 @@ def test_labels_have_calls_total_mean_self_and_share_with_the_users_own_first(tr
     assert table["name"].to_list()[:3] == ["LABEL2", "mask indices", "ProfilerStep*"]
 
 
-def test_what_torch_writes_and_the_parts_of_a_step_are_not_called_the_users_own(trace):
+def test_labels_of_torch_and_step_parts_are_not_own(trace):
     table = labels.table(trace)
     assert table.filter(~table["own"])["name"].to_list() == [
         *("ProfilerStep*", "forward", "Optimizer.step#SGD.step", "nccl:all_reduce"),
@@ -89,7 +89,7 @@ def test_recorded_labels_have_the_times_of_the_table_of_operators(recordings, na
         )
 
 
-def test_the_handler_writes_them_in_the_order_that_is_asked_for(trace):
+def test_handler_writes_labels_in_the_requested_order(trace):
     def names(**options):
         (artifact,) = perfhooks.LabelTable(**options).artifacts(Capture(), trace)
         assert artifact.name == "labels.csv"
@@ -103,7 +103,7 @@ def test_the_handler_writes_them_in_the_order_that_is_asked_for(trace):
         perfhooks.LabelTable(sort_by="cpu_time_totl")
 
 
-def test_the_page_and_the_markdown_begin_with_the_users_labels(trace):
+def test_report_and_markdown_begin_with_own_labels(trace):
     assert window_data.reduce(Capture(), trace)["labels"]["name"][0] == "LABEL2"
     text = markdown.of_trace(Path(trace.path))
     assert "| LABEL2 | 2 | 1.4 | 0.7 | 1 | 70% |" in text
@@ -111,7 +111,7 @@ def test_the_page_and_the_markdown_begin_with_the_users_labels(trace):
     assert "ProfilerStep" not in text
 
 
-def test_without_labels_of_the_user_the_page_and_the_overview_have_no_such_table(tmp_path, capsys, monkeypatch):
+def test_without_own_labels_there_is_no_table_of_labels(tmp_path, capsys, monkeypatch):
     path = testing.write_trace(tmp_path / "t.json", [step_mark(0, 0, 1000), op("aten::mm", 100, 200)])
     assert "labels" not in window_data.reduce(Capture(), read(path))
     show.show(str(path), (), form="table")

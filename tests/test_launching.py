@@ -110,14 +110,14 @@ def launched(tmp_path_factory):
     return folder, done(folder, *RUN, "--handler", "page", "--handler", "operators", SCRIPT, "raw")
 
 
-def test_output_and_exit_code_are_those_of_the_script_to_the_last_bit(bare, launched):
+def test_output_and_exit_code_equal_those_of_the_script(bare, launched):
     (code, out), (_, (launched_code, launched_out, _)) = bare, launched
     assert (launched_code, launched_out) == (code, out)
     assert code == 0
     assert "loss" in out
 
 
-def test_a_window_and_a_page_come_of_it_and_one_line_says_so(launched):
+def test_run_writes_a_window_and_a_report_and_one_line(launched):
     folder, (_, _, err) = launched
     assert windows(folder) == ["train-000005-000008"]
     assert [row["step"] for row in rows(folder / "perf/it/train-000005-000008/rank0.steps.csv")] == ["5", "6", "7", "8"]
@@ -127,7 +127,7 @@ def test_a_window_and_a_page_come_of_it_and_one_line_says_so(launched):
     assert others[-1] == f"  report: {folder / 'perf/it/report.html'}"
 
 
-def test_the_run_says_what_ended_a_step_and_what_it_had(launched):
+def test_run_file_names_the_event_that_ends_a_step(launched):
     """Sixteen updates for sixteen fetches of training, sixteen of validation and four at the ends of loaders."""
     folder, _ = launched
     said = json.loads((folder / "perf/it/run.json").read_text())["steps_by"]
@@ -182,7 +182,7 @@ def test_the_wait_for_data_is_a_part_of_the_step(launched):
     assert all(row["data_ms"] for row in rows(folder / "perf/it/rank0.timeline.csv")[:8])
 
 
-def test_what_came_before_the_first_step_is_told(launched):
+def test_time_before_the_first_step_is_recorded(launched):
     folder, _ = launched
     table = rows(folder / "perf/it/rank0.startup.csv")
     phases = [row["phase"] for row in table]
@@ -192,7 +192,7 @@ def test_what_came_before_the_first_step_is_told(launched):
     assert 0 < sum(float(row["seconds"]) for row in table) < 120
 
 
-def test_steps_and_operators_are_those_of_a_loop_that_was_changed_by_hand(channel, launch, tmp_path):
+def test_steps_and_operators_equal_those_of_an_edited_loop(channel, launch, tmp_path):
     by_hand = warm.run(channel, HERE / "launched_training.py", "by_hand", folder=tmp_path, timeout=120)
     launched = launch(*WORDS, "--handler", "operators", SCRIPT, "plain")
     assert by_hand.returncode == launched.returncode == 0, by_hand.stderr + launched.stderr
@@ -210,7 +210,7 @@ def test_workers_that_are_spawned_know_the_script(tmp_path):
     assert windows(tmp_path) == ["train-000005-000008"]
 
 
-def test_nothing_is_compiled_otherwise_or_again(channel, launch, tmp_path):
+def test_compilations_equal_those_without_perfhooks(channel, launch, tmp_path):
     """With and without a window; the same graphs, breaks and recompilations as without us."""
     bare = warm.run(channel, HERE / "launched_training.py", "compiled_whole", timeout=300)
     done = launch(*WORDS, SCRIPT, "compiled_whole")
@@ -223,7 +223,7 @@ def test_nothing_is_compiled_otherwise_or_again(channel, launch, tmp_path):
 # --- neither fetch nor update ---
 
 
-def test_a_program_without_steps_has_its_page_while_it_goes_on_and_another_one_once_it_trains(start, tmp_path):
+def test_program_without_steps_gets_a_report_while_running(start, tmp_path):
     process = start(*WORDS, "--patience", "0.1", "--handler", "page", SCRIPT, "endless")
     page = tmp_path / "perf/it/report.json"
     deadline = time.monotonic() + 120
@@ -236,7 +236,7 @@ def test_a_program_without_steps_has_its_page_while_it_goes_on_and_another_one_o
     assert json.loads((tmp_path / "perf/it/run.json").read_text())["steps_by"]["what"] == "loader"
 
 
-def test_who_works_for_somebody_else_is_no_program_of_its_own(monkeypatch):
+def test_helper_process_is_no_separate_program(monkeypatch):
     assert not startup.is_helper_process()
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("torch._inductor.compile_worker", None))
     assert startup.is_helper_process()
@@ -261,7 +261,7 @@ def test_who_works_for_somebody_else_is_no_program_of_its_own(monkeypatch):
         ("/x/own.py", "call", False, "script"),
     ],
 )
-def test_what_comes_before_the_first_step_is_told_by_the_files_that_run(file, function, in_step, phase):
+def test_time_before_the_first_step_is_split_by_files(file, function, in_step, phase):
     scope = {}
     exec(compile(f"def {function}(act): return act()", file, "exec"), scope)
     told = scope[function](lambda: startup.classify(sys._getframe(), in_step=in_step))
@@ -272,7 +272,7 @@ def test_what_comes_before_the_first_step_is_told_by_the_files_that_run(file, fu
 # --- how it ends ---
 
 
-def test_an_exception_ends_it_as_ever_and_the_window_says_why(launch, tmp_path):
+def test_exception_ends_the_program_and_marks_the_window(launch, tmp_path):
     done = launch(*ENDLESS, SCRIPT, "fails", is_whole=True)
     assert done.returncode == 1
     assert 'raise RuntimeError("as planted")' in done.stderr
@@ -287,7 +287,7 @@ def test_the_exit_code_is_that_of_the_script(launch, tmp_path):
 @pytest.mark.parametrize(
     ("number", "code", "cause"), [("SIGINT", -2, "KeyboardInterrupt"), ("SIGTERM", -15, "SIGTERM")]
 )
-def test_a_signal_ends_it_as_ever_and_keeps_the_window(start, tmp_path, number, code, cause):
+def test_signal_ends_the_program_and_keeps_the_window(start, tmp_path, number, code, cause):
     process = start(*ENDLESS, SCRIPT, "waits")
     assert process.stdout.readline() == "ready\n"
     process.send_signal(getattr(signal, number))
@@ -325,7 +325,7 @@ def test_a_step_that_accumulates_has_its_waits_and_its_fetches(accumulated):
     assert all(0 < float(row["data_ms"]) < float(row["wall_ms"]) for row in table), table
 
 
-def test_ranks_of_torchrun_meet_in_one_run(tmp_path):
+def test_ranks_of_torchrun_share_one_run(tmp_path):
     torchrun = Path(sys.executable).with_name("torchrun")
     code, _, err = done(
         tmp_path, *RUN, torchrun, "--nproc-per-node", "2", SCRIPT, "plain", env={"OMP_NUM_THREADS": "1"}
@@ -346,7 +346,7 @@ def test_a_users_own_sitecustomize_runs_too(tmp_path):
     assert (code, out.split()) == (0, ["True", str(tmp_path)]), err
 
 
-def test_it_says_why_nothing_was_recorded(tmp_path):
+def test_reason_for_no_recording_is_printed(tmp_path):
     code, out, err = done(tmp_path, *RUN, sys.executable, "-I", "-c", "print(1)")
     assert (code, out) == (0, "1\n")
     (line,) = ours(err)
@@ -375,7 +375,7 @@ def test_window_lost_to_a_set_clock_is_the_reason(launch, tmp_path):
     assert not windows(tmp_path) or capture(tmp_path)["notes"]
 
 
-def test_it_says_what_was_not_heard_where_nothing_was_recorded(launch, tmp_path):
+def test_missing_events_are_named_without_a_recording(launch, tmp_path):
     (tmp_path / "ones.py").write_text("import torch; torch.ones(3)")
     done = launch(*WORDS, "ones.py")
     assert done.returncode == 0, done.stderr
@@ -384,7 +384,7 @@ def test_it_says_what_was_not_heard_where_nothing_was_recorded(launch, tmp_path)
     )
 
 
-def test_a_script_with_a_profiler_of_its_own_is_left_alone(launch, tmp_path):
+def test_script_with_its_own_profiler_is_not_recorded(launch, tmp_path):
     done = launch(*WORDS, SCRIPT, "by_hand")
     assert done.returncode == 0, done.stderr
     assert windows(tmp_path, "by-hand") == ["train-000005-000008"]
@@ -392,7 +392,7 @@ def test_a_script_with_a_profiler_of_its_own_is_left_alone(launch, tmp_path):
     assert ours(done.stderr)[-1] == "perfhooks: nothing was recorded: the script profiles itself with perfhooks"
 
 
-def test_a_profiler_that_the_script_starts_inside_our_window_records_what_it_would_without_us(launch, tmp_path):
+def test_profiler_started_inside_a_window_records_normally(launch, tmp_path):
     """The same two calls in each of four steps; ours ends there, and says so in one line."""
     done = launch(*WORDS, SCRIPT, "profiled_late")
     err = done.stderr
@@ -420,7 +420,7 @@ def test_a_profiler_that_the_script_starts_inside_our_window_records_what_it_wou
         (["--keep-windows", "0", SCRIPT], "keep_windows must be an integer >= 1"),
     ],
 )
-def test_bad_input_is_one_line_before_anything_starts(monkeypatch, capfd, tmp_path, words, said):
+def test_bad_input_is_one_line_before_the_start(monkeypatch, capfd, tmp_path, words, said):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["perfhooks", "run", *words])
     with pytest.raises(SystemExit) as ended:
@@ -445,7 +445,7 @@ TAKEN = {"activities": ["cpu", "cuda"], "ranks": [0, 4, 5, 6]}
 
 
 @pytest.mark.parametrize("option", all_options(), ids=lambda option: option.name)
-def test_every_option_that_can_be_said_in_words_reaches_the_training(monkeypatch, tmp_path, option):
+def test_text_options_reach_the_training(monkeypatch, tmp_path, option):
     """All but those that only Python can make."""
     name, asked = option.name, []
     flag = f"--{name.replace('_', '-')}"
@@ -471,7 +471,7 @@ def test_every_option_that_can_be_said_in_words_reaches_the_training(monkeypatch
         assert asked == [{name: taken}], result.output
 
 
-def test_an_unknown_option_is_answered_with_one_that_is_like_it(monkeypatch, capfd):
+def test_unknown_option_suggests_a_similar_one(monkeypatch, capfd):
     monkeypatch.setattr(sys, "argv", ["perfhooks", "run", "--with-stak", SCRIPT])
     with pytest.raises(SystemExit) as ended:
         app.main()
@@ -479,13 +479,13 @@ def test_an_unknown_option_is_answered_with_one_that_is_like_it(monkeypatch, cap
     assert "--with-stack" in capfd.readouterr().err
 
 
-def test_ranks_are_numbers_and_spans_of_them_each_once_in_order():
+def test_ranks_are_unique_sorted_numbers_and_ranges():
     assert run.numbers(["4-7", "0", "5", "64"], "4-7,0,5,64") == [0, 4, 5, 6, 7, 64]
     with pytest.raises(OptionError, match="ranks must be 'all', 'first-of-node' or numbers such as 0,4-7, got '0,x'"):
         run.numbers(["0", "x"], "0,x")
 
 
-def test_activities_that_words_do_not_say_are_a_json_list():
+def test_complex_activities_are_a_json_list():
     """As in a configuration file."""
     config = {"cuda": {"profiler_configs": [{"type": "CuspyConfig"}]}}
     assert run._read("activities", f" {json.dumps(['cpu', config])}") == ["cpu", config]
@@ -505,7 +505,7 @@ def test_activities_that_words_do_not_say_are_a_json_list():
         (["show", "-m"], ["show", "-m"]),
     ],
 )
-def test_m_begins_the_command_where_python_would_take_it(given, becomes):
+def test_m_begins_the_command_as_for_python(given, becomes):
     assert run.separated(given) == becomes
 
 
@@ -522,7 +522,7 @@ def test_m_begins_the_command_where_python_would_take_it(given, becomes):
         "--run a --run b train.py",
     ],
 )
-def test_words_are_read_like_typer_reads_them(words, monkeypatch):
+def test_options_are_parsed_as_by_typer(words, monkeypatch):
     seen = []
     monkeypatch.setattr(run, "start", seen.append)
     arguments = ["run", *words.split()]
@@ -538,7 +538,7 @@ def test_words_are_read_like_typer_reads_them(words, monkeypatch):
         *("--max-trace-mb much train.py", "--with-stack=1 train.py", "--no-with-stack train.py", "--out --run it"),
     ],
 )
-def test_words_that_are_wrong_are_left_to_typer(words):
+def test_wrong_options_are_left_to_typer(words):
     assert run.parsed(["run", *words.split()]) is None
     assert run.parsed(["show", *words.split()]) is None
 
@@ -557,7 +557,7 @@ def test_run_starts_without_the_modules_of_other_verbs(tmp_path):
     assert done.stdout == "set()\n"
 
 
-def test_a_run_is_summed_up_once_however_many_ranks_note_it(tmp_path):
+def test_run_is_summarized_once_for_many_ranks(tmp_path):
     run = tmp_path / "perf/it"
     run.parent.mkdir()
     windows_of(run, ("train-000050-000052", 0, 3.0), ("train-000060-000062", 0, 2.0), ("train-000060-000062", 1, 9.0))
@@ -571,7 +571,7 @@ def test_a_run_is_summed_up_once_however_many_ranks_note_it(tmp_path):
     assert [notes.claim(str(tmp_path), str(run)) for _ in range(2)] == [True, False]
 
 
-def test_why_nothing_was_recorded_is_said_once_however_many_say_it(tmp_path):
+def test_reason_for_no_recording_is_printed_once(tmp_path):
     for number in range(4):
         (tmp_path / f"{number}-1-0.json").write_text(json.dumps({"why": "it has a profiler"}))
     assert exit_summary.reasons(notes.read(str(tmp_path)), ["python"]) == ["it has a profiler"]
@@ -588,12 +588,12 @@ def test_why_nothing_was_recorded_is_said_once_however_many_say_it(tmp_path):
         (["sh", "-Ec", "true"], "no Python of this command imported torch"),
     ],
 )
-def test_only_words_of_python_itself_are_said_to_keep_it_from_us(words, said):
+def test_only_options_of_python_itself_are_named_as_reason(words, said):
     (reason,) = exit_summary.reasons([], words)
     assert reason.startswith(said)
 
 
-def test_the_table_of_the_start_begins_with_the_process_and_is_written_over_a_link_not_through_it(tmp_path):
+def test_startup_table_begins_with_the_process(tmp_path):
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "table.csv").symlink_to(tmp_path / "mine")
     age = liveness.clock_s() - liveness.born_s(os.getpid())
@@ -623,7 +623,7 @@ def test_the_detached_process_waits_for_the_end_of_the_command(monkeypatch, is_t
     command.wait()
 
 
-def test_each_of_several_runs_is_summed_up_in_one_line(tmp_path):
+def test_several_runs_are_summarized_in_one_line_each(tmp_path):
     for name in ("done", "newer"):
         windows_of(tmp_path / name, ("train-000050-000052", 0, 3.0))
     publish_json(tmp_path / "newer/run.json", {"format": 999})
@@ -691,7 +691,7 @@ print(sorted({file for found in seen for file in found if "/perfhooks" in file a
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 keeps the frames of an exception raised again")
-def test_no_frame_of_ours_is_in_a_traceback_of_the_program(launch, tmp_path):
+def test_tracebacks_of_the_program_contain_no_perfhooks_frames(launch, tmp_path):
     """Of modules, backward passes, a loader and another process; before, in and after the first window."""
     (tmp_path / "fails.py").write_text(TRACEBACKS)
     done = launch(*WORDS, "fails.py")

@@ -68,7 +68,7 @@ Trainer(
 @pytest.mark.parametrize(
     ("framework", "script"), [("lightning", LIGHTNING), ("mmengine", MMENGINE), ("transformers", TRANSFORMERS)]
 )
-def test_the_frameworks_own_face_takes_over(launch_framework, tmp_path, framework, script):
+def test_integration_of_the_framework_takes_over(launch_framework, tmp_path, framework, script):
     pytest.importorskip(framework)
     (tmp_path / "train.py").write_text(script)
     done = launch_framework(*WORDS, "train.py")
@@ -106,9 +106,7 @@ def test_the_frameworks_own_face_takes_over(launch_framework, tmp_path, framewor
         ("transformers", TRANSFORMERS.replace("range(96)", "range(32)"), "12"),
     ],
 )
-def test_a_fit_of_few_batches_leaves_a_page_in_the_frameworks_own_folder(
-    launch_framework, tmp_path, framework, script, recorded
-):
+def test_short_fit_writes_a_report_into_the_framework_folder(launch_framework, tmp_path, framework, script, recorded):
     """Its first steps are kept until the face has a window, and here it has none; Lightning checks its sanity first."""
     pytest.importorskip(framework)
     (tmp_path / "train.py").write_text(script)

@@ -34,7 +34,7 @@ TWO_WINDOWS = "skip_first=1 wait=1 warmup=1 active=2 repeat=2"
 # --- arguments ---
 
 
-def test_where_none_has_been_imported_the_first_lightning_that_is_installed_is_taken(monkeypatch):
+def test_first_installed_lightning_is_used_by_default(monkeypatch):
     for name in framework.PACKAGES:
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(framework.importlib, "import_module", lambda name: name)
@@ -49,13 +49,13 @@ def test_wrong_options_raise_before_training():
         ProfilerCallback({"train": None, "valid": None})
 
 
-def test_it_takes_every_option_of_the_profiler_but_the_stage():
+def test_callback_accepts_all_profiler_options_except_stage():
     callback = ProfilerCallback(**{name: value for name, value in DEFAULTS.items() if name != "stage"})
     assert callback.profilers["train"]._course.options == DEFAULTS
 
 
 @pytest.mark.usefixtures("even_pace")
-def test_out_of_the_box_it_records_one_small_window_into_the_log_folder(tmp_path):
+def test_defaults_record_one_small_window_into_the_log_folder(tmp_path):
     callback = ProfilerCallback()
     fit(tmp_path, callback, steps=16)
     found = windows(callback, tmp_path, "latest")
@@ -73,7 +73,7 @@ def test_files_go_to_the_folder_of_the_logger(tmp_path):
     assert list(tmp_path.glob("lightning_logs/version_0/perf/latest/train-000000-000000/rank0.steps.csv"))
 
 
-def test_two_callbacks_of_one_process_do_not_share_a_run(tmp_path):
+def test_callbacks_of_one_process_have_separate_runs(tmp_path):
     for _ in range(2):
         callback = ProfilerCallback("wait=0 warmup=0 active=1 repeat=1", on_trace_ready="steps", out=tmp_path)
         fit(tmp_path, callback, steps=2)
@@ -81,7 +81,7 @@ def test_two_callbacks_of_one_process_do_not_share_a_run(tmp_path):
     assert len(list(tmp_path.glob("*/run.json"))) == 2 + 1, "two runs and the link to the latest"
 
 
-def test_a_trainer_that_records_with_torch_itself_is_left_alone(tmp_path, caplog):
+def test_trainer_with_a_torch_profiler_is_not_recorded(tmp_path, caplog):
     from lightning.pytorch.profilers import PyTorchProfiler
 
     callback = profiler(tmp_path, "wait=0 warmup=1 active=3 repeat=2")
@@ -102,7 +102,7 @@ def test_a_training_is_profiled_at_the_steps_that_the_schedule_draws(tmp_path):
     assert windows(callback, tmp_path) == {"train-000003-000004": [3, 4], "train-000007-000008": [7, 8]}
 
 
-def test_a_second_fit_goes_on_counting(tmp_path):
+def test_second_fit_continues_counting(tmp_path):
     callback = profiler(tmp_path, TWO_WINDOWS)
     made = fit(tmp_path, callback, steps=5)
     made.fit_loop.max_epochs = 2
@@ -110,7 +110,7 @@ def test_a_second_fit_goes_on_counting(tmp_path):
     assert windows(callback, tmp_path) == {"train-000003-000004": [3, 4], "train-000007-000008": [7, 8]}
 
 
-def test_each_loop_has_its_own_schedule_numbers_and_files(tmp_path):
+def test_loops_have_separate_schedules_numbers_and_files(tmp_path):
     one = "wait=1 warmup=0 active=2 repeat=1"
     callback = profiler(tmp_path, {"train": one, "validate": one, "test": one, "predict": one})
     made = fit(tmp_path, callback, steps=3, val=4)
@@ -130,7 +130,7 @@ def test_sanity_checking_is_neither_recorded_nor_counted(tmp_path):
     assert callback.profilers["validate"].step_num == 3
 
 
-def test_validation_counts_on_over_epochs_and_its_windows_hold_no_training(tmp_path):
+def test_validation_counts_over_epochs_without_training_steps(tmp_path):
     callback = profiler(tmp_path, {"validate": "wait=3 warmup=0 active=4 repeat=1"}, on_trace_ready=["steps", "trace"])
     fit(tmp_path, callback, steps=3, val=5, max_epochs=2)
     assert windows(callback, tmp_path) == {"validate-000003-000006": [3, 4]}
@@ -139,7 +139,7 @@ def test_validation_counts_on_over_epochs_and_its_windows_hold_no_training(tmp_p
     assert "Optimizer.step#SGD.step" not in names
 
 
-def test_a_window_of_validation_that_begins_inside_one_of_training_is_left_out(tmp_path, caplog):
+def test_validation_window_inside_a_training_window_is_skipped(tmp_path, caplog):
     schedule = {"train": "wait=0 warmup=2 active=1 repeat=1", "validate": "wait=0 warmup=0 active=1 repeat=1"}
     callback = profiler(tmp_path, schedule)
     fit(tmp_path, callback, steps=4, val=1, val_check_interval=1, num_sanity_val_steps=0)
@@ -147,7 +147,7 @@ def test_a_window_of_validation_that_begins_inside_one_of_training_is_left_out(t
     assert "another profiler is recording" in caplog.text
 
 
-def test_validation_inside_a_training_window_is_a_part_of_the_training_step(tmp_path):
+def test_validation_inside_a_training_window_is_a_part_of_the_step(tmp_path):
     callback = profiler(tmp_path, "wait=1 warmup=0 active=3 repeat=1", on_trace_ready=["trace", "steps"])
     fit(tmp_path, callback, steps=6, val=4, val_check_interval=2)
     rows = tables(callback, tmp_path)["train-000001-000003"]
@@ -195,7 +195,7 @@ class TwoOptimizers(Tiny):
 
 
 @pytest.mark.parametrize("unit", ["batch", "optimizer"])
-def test_two_optimizers_make_one_step_of_a_batch(unit, tmp_path):
+def test_batch_of_two_optimizers_is_one_step(unit, tmp_path):
     def automatic(self):
         return False
 
@@ -208,7 +208,7 @@ def test_two_optimizers_make_one_step_of_a_batch(unit, tmp_path):
         assert all(float(row[f"{part}_ms"]) > 0 for part in ("data", "transfer", "forward", "backward", "optimizer"))
 
 
-def test_an_exception_without_a_text_is_the_trainings_own_and_leaves_no_recorder_on(tmp_path):
+def test_exception_without_a_text_leaves_no_recorder_running(tmp_path):
     class MuteError(Exception):
         def __str__(self):
             raise ValueError("no text")
@@ -243,7 +243,7 @@ def checkpoint_at(folder, callback, steps, path):
         (9, {}),
     ],
 )
-def test_a_resumed_training_goes_on_in_its_schedule(stopped, expected, tmp_path):
+def test_resumed_training_continues_its_schedule(stopped, expected, tmp_path):
     first = profiler(tmp_path, TWO_WINDOWS, run="first")
     checkpoint_at(tmp_path, first, stopped, tmp_path / "half.ckpt")
     again = profiler(tmp_path, TWO_WINDOWS, run="again")
@@ -252,7 +252,7 @@ def test_a_resumed_training_goes_on_in_its_schedule(stopped, expected, tmp_path)
     assert again.profilers["train"].step_num == stopped + 10
 
 
-def test_a_resumed_training_whose_windows_are_over_says_so_and_ends_well(tmp_path, caplog):
+def test_resumed_training_after_its_last_window_ends_normally(tmp_path, caplog):
     first = profiler(tmp_path, "wait=0 warmup=0 active=1 repeat=1")
     checkpoint_at(tmp_path, first, 4, tmp_path / "half.ckpt")
     again = profiler(tmp_path, "wait=0 warmup=0 active=1 repeat=1", run="again")
@@ -261,7 +261,7 @@ def test_a_resumed_training_whose_windows_are_over_says_so_and_ends_well(tmp_pat
 
 
 @pytest.mark.parametrize("state", ["nonsense", {"train": "three"}, {"train": -1}, {3: 3}], ids=str)
-def test_a_state_that_cannot_be_read_is_a_log_line_and_training_goes_on(tmp_path, caplog, state):
+def test_unreadable_state_is_a_log_line_and_training_continues(tmp_path, caplog, state):
     class Broken(ProfilerCallback):
         def state_dict(self):
             return {"steps": state}
@@ -275,7 +275,7 @@ def test_a_state_that_cannot_be_read_is_a_log_line_and_training_goes_on(tmp_path
     assert windows(again, tmp_path, "again") == {"train-000003-000004": [3, 4]}
 
 
-def test_a_copy_of_the_callback_goes_on_where_it_was_copied(tmp_path):
+def test_copy_of_the_callback_continues_counting(tmp_path):
     callback = profiler(tmp_path, TWO_WINDOWS, run="first")
     fit(tmp_path, callback, steps=5)
     again = copy.deepcopy(callback)
@@ -284,7 +284,7 @@ def test_a_copy_of_the_callback_goes_on_where_it_was_copied(tmp_path):
     assert [callback.profilers["train"].step_num, again.profilers["train"].step_num] == [5, 10]
 
 
-def test_a_checkpoint_without_our_state_starts_the_schedule_at_its_beginning(tmp_path):
+def test_checkpoint_without_perfhooks_state_restarts_the_schedule(tmp_path):
     made = trainer(tmp_path)
     made.fit(Tiny(), batches(4))
     made.save_checkpoint(tmp_path / "other.ckpt")
@@ -363,7 +363,7 @@ def _keep_signals():
         ("should_stop", None, "stopped before its last step", [3, 4]),
     ],
 )
-def test_a_training_that_is_cut_short_keeps_what_was_recorded(how, raised, cause, steps, tmp_path):
+def test_shortened_training_keeps_its_recording(how, raised, cause, steps, tmp_path):
     callback = profiler(tmp_path, "wait=3 warmup=0 active=3 repeat=1")
     if raised is None:
         fit(tmp_path, callback, module=Tiny(ends(how)))
@@ -375,7 +375,7 @@ def test_a_training_that_is_cut_short_keeps_what_was_recorded(how, raised, cause
     assert capture(tmp_path, "train-000003-000005")["partial"] == cause
 
 
-def test_max_time_ends_a_training_as_it_would_without_us(tmp_path, monkeypatch):
+def test_max_time_ends_a_training_as_without_perfhooks(tmp_path, monkeypatch):
     from lightning.pytorch.callbacks import Timer
 
     elapsed_s = itertools.count()

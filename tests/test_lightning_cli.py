@@ -74,7 +74,7 @@ EVERYTHING = {
 }
 
 
-def test_a_configuration_file_says_everything(tmp_path, monkeypatch):
+def test_configuration_file_sets_all_options(tmp_path, monkeypatch):
     configured(tmp_path, monkeypatch, EVERYTHING | {"out": str(tmp_path / "perf")})
     run = tmp_path / "perf" / "from-yaml"
     folders = {path.name: path for path in run.iterdir() if path.is_dir()}
@@ -94,7 +94,7 @@ def test_a_configuration_file_says_everything(tmp_path, monkeypatch):
     ],
     ids=str,
 )
-def test_every_form_of_a_schedule_means_in_a_file_what_it_means_in_python(schedule, tmp_path, monkeypatch):
+def test_forms_of_a_schedule_work_in_configuration_files(schedule, tmp_path, monkeypatch):
     from_file = configured(tmp_path, monkeypatch, {"schedule": schedule}, run=False)
     in_python = ProfilerCallback(schedule)
     assert {stage: str(each._course.requests.base) for stage, each in from_file.profilers.items()} == {
@@ -130,7 +130,7 @@ def test_the_saved_configuration_can_be_used_again(tmp_path, monkeypatch):
         assert after.profilers[stage]._course.requests.base == before.profilers[stage]._course.requests.base
 
 
-def test_a_wrong_argument_in_a_file_is_an_error_that_names_it(tmp_path, monkeypatch, capsys):
+def test_wrong_argument_in_a_file_is_named(tmp_path, monkeypatch, capsys):
     with pytest.raises(ValueError, match="active must be an integer >= 1, got 0"):
         configured(tmp_path, monkeypatch, {"schedule": "wait=1 warmup=1 active=0"}, run=False)
     with pytest.raises(SystemExit):

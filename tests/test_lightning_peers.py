@@ -40,7 +40,7 @@ def test_1_repeat_repeats(tmp_path):
     assert list(windows(callback, tmp_path).values()) == [[2], [5], [8], [11], [14]]
 
 
-def test_2_a_file_holds_the_steps_that_its_name_says(tmp_path):
+def test_2_file_contains_the_steps_of_its_name(tmp_path):
     """There: the files of training and validation mix both loops, and steps are numbered 2,1,2,3,3,4,4,5,6."""
     schedule = {"train": "wait=1 warmup=1 active=5 repeat=1", "validate": "wait=4 warmup=0 active=3 repeat=1"}
     callback = profiler(tmp_path, schedule, on_trace_ready=["steps", "trace"])
@@ -62,7 +62,7 @@ def test_3_a_training_that_reaches_no_window_ends_well(tmp_path, caplog):
     assert "101" in caplog.text, "it says which would have been the first"
 
 
-def test_4_a_resumed_training_neither_crashes_nor_starts_over(tmp_path):
+def test_4_resumed_training_neither_crashes_nor_restarts(tmp_path):
     """There: a resume with nothing left to do crashes, and the schedule starts at 0 again."""
     first = profiler(tmp_path, WINDOW, run="first")
     made = fit(tmp_path, first, steps=5)
@@ -107,7 +107,7 @@ def test_6_stacks_become_a_flame_graphs_input(tmp_path):
     assert len({stack.rpartition(" ")[0] for stack in stacks}) == len(stacks), "equal stacks are summed"
 
 
-def test_7_a_step_outside_windows_costs_next_to_nothing(tmp_path, caplog):
+def test_7_step_outside_windows_costs_nearly_nothing(tmp_path, caplog):
     """There: 170 to 730 us a step for the whole run, and a log line about every step's metadata.
 
     Counted in calls, as a clock says nothing on a busy machine; `make bench` has the time.
@@ -144,7 +144,7 @@ def test_7_a_step_outside_windows_costs_next_to_nothing(tmp_path, caplog):
     assert len([record for record in caplog.records if record.name == "perfhooks"]) < 10
 
 
-def test_8_nested_actions_and_shared_modules_are_all_recorded_and_closed(tmp_path):
+def test_8_nested_actions_and_shared_modules_are_recorded(tmp_path):
     """There: a nested action of the same name is not recorded; recursion and exceptions leave ranges open."""
 
     class Nesting(Tiny):
@@ -205,7 +205,7 @@ def test_11_every_window_has_its_files_with_or_without_a_logger(tmp_path):
     assert not any(set(name) & set("[] ") for name in names)
 
 
-def test_12_what_it_cannot_do_it_refuses(tmp_path):
+def test_12_unsupported_arguments_are_rejected(tmp_path):
     """There: unknown arguments are dropped without a word."""
     with pytest.raises(TypeError, match="wait"):
         ProfilerCallback(wait=1, warmup=1)
@@ -219,7 +219,7 @@ def test_12_what_it_cannot_do_it_refuses(tmp_path):
 
 
 @pytest.mark.parametrize(("whose", "name"), [(whose, name) for whose, names in SUCCESSORS.items() for name in names])
-def test_an_option_of_another_profiler_is_taken_or_answered_with_its_successor(whose, name):
+def test_option_of_another_profiler_names_its_successor(whose, name):
     """Each keyword and handler that an answer names is one that there is."""
     faces = [ProfilerCallback] if name in inspect.signature(Profiler).parameters else [Profiler, ProfilerCallback]
     for face in faces:
@@ -235,14 +235,14 @@ def test_an_option_of_another_profiler_is_taken_or_answered_with_its_successor(w
         assert "".join(kind) in {*handlers.NAMES, "cpu"}
 
 
-def test_every_argument_of_lightnings_own_profiler_is_known():
+def test_arguments_of_lightnings_profiler_are_known():
     """Those that torch's profiler takes are options of ours; the others have an answer."""
     own = {*inspect.signature(PyTorchProfiler).parameters} - {"profiler_kwargs"}
     assert own <= {*SUCCESSORS["Lightning's PyTorchProfiler"]}
 
 
 @pytest.mark.usefixtures("even_pace")
-def test_the_page_about_lightnings_own_profiler_is_true_line_by_line(tmp_path, monkeypatch):
+def test_page_about_lightnings_profiler_is_correct(tmp_path, monkeypatch):
     """Each pair of its calls is taken by both, and the call of ours gives what the line says."""
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[1] / "docs/from-others.md").read_text(encoding="utf-8")

@@ -42,7 +42,7 @@ print("other Lightning:", "{other}" in sys.modules)
 @pytest.mark.parametrize(
     ("framework", "other"), [("lightning.pytorch", "pytorch_lightning"), ("pytorch_lightning", "lightning.pytorch")]
 )
-def test_it_works_with_either_lightning_and_does_not_import_the_other(framework, other, run_script, tmp_path):
+def test_callback_works_with_each_lightning_alone(framework, other, run_script, tmp_path):
     done = run_script(FIT.format(framework=framework, other=other))
     assert done.returncode == 0, done.stderr
     assert "other Lightning: False" in done.stdout
@@ -51,7 +51,7 @@ def test_it_works_with_either_lightning_and_does_not_import_the_other(framework,
     assert all(float(row[f"{part}_ms"]) > 0 for row in rows for part in ("data", "forward", "backward", "optimizer"))
 
 
-def test_without_lightning_it_says_what_to_install(run_script):
+def test_missing_lightning_explains_the_installation(run_script):
     code = "import sys\nsys.modules['lightning'] = sys.modules['pytorch_lightning'] = None\nimport perfhooks_lightning"
     done = run_script(code)
     assert done.returncode == 1
@@ -78,7 +78,7 @@ for folder, options in {"all": {}, "one": {"ranks": [0]}}.items():
 """
 
 
-def test_two_ranks_meet_in_one_folder_and_may_be_chosen(frameworks, tmp_path):
+def test_two_ranks_share_one_folder_and_can_be_selected(frameworks, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(f"import sys; sys.path.append({str(HERE)!r})\n{TWO_RANKS}")
     done = warm.ranks(frameworks, script, folder=tmp_path, environment=dict(os.environ), timeout=180)

@@ -66,7 +66,7 @@ def slow(part, seconds=0.03):
 
 
 @pytest.mark.parametrize("part", ["transfer", "forward", "backward", "optimizer"])
-def test_time_is_counted_for_the_part_that_takes_it(part, tmp_path):
+def test_time_counts_for_the_part_that_takes_the_time(part, tmp_path):
     callback = profiler(tmp_path, WINDOW)
     fit(tmp_path, callback, steps=5, module=slow(part))
     for row in tables(callback, tmp_path)[FOLDER]:
@@ -139,7 +139,7 @@ def test_the_start_of_workers_is_a_wait_for_data(tmp_path):
     assert parts(row)["data"] >= 300
 
 
-def test_gradient_accumulation_has_forward_and_backward_in_every_batch(tmp_path):
+def test_gradient_accumulation_has_both_passes_in_all_batches(tmp_path):
     callback = profiler(tmp_path, WINDOW)
     fit(tmp_path, callback, steps=6, module=slow("optimizer"), accumulate_grad_batches=2)
     first, second = map(parts, tables(callback, tmp_path)[FOLDER])
@@ -148,7 +148,7 @@ def test_gradient_accumulation_has_forward_and_backward_in_every_batch(tmp_path)
     assert second["optimizer"] >= 30, "step 3 updates, step 2 only clears the gradients"
 
 
-def test_saving_a_checkpoint_is_a_part_of_the_step_after_it(tmp_path):
+def test_checkpoint_is_a_part_of_the_following_step(tmp_path):
     from lightning.pytorch.callbacks import ModelCheckpoint
 
     callback = profiler(tmp_path, WINDOW, on_trace_ready=["steps", "trace"])
@@ -171,7 +171,7 @@ class OfItsOwn(PassThroughProfiler):
 
 
 @pytest.mark.parametrize("own", [PassThroughProfiler, OfItsOwn])
-def test_what_the_user_profiles_through_the_trainer_has_its_name_in_the_trace(own, tmp_path):
+def test_actions_of_the_user_are_in_the_trace(own, tmp_path):
     class Augmenting(Tiny):
         def training_step(self, batch, batch_idx):
             with self.trainer.profiler.profile("augment"):
@@ -197,7 +197,7 @@ class Witness(Callback):
         self.seen.append(not {"start", "stop", "profile"} & vars(trainer.profiler).keys())
 
 
-def test_the_trainers_own_profiler_is_itself_again_as_soon_as_no_window_is_open(tmp_path):
+def test_profiler_of_the_trainer_is_restored_after_a_window(tmp_path):
     own, witness = SimpleProfiler(), Witness()
     made = trainer(tmp_path, profiler(tmp_path, WINDOW), witness, profiler=own)
     made.fit(Tiny(), batches(6))
@@ -205,7 +205,7 @@ def test_the_trainers_own_profiler_is_itself_again_as_soon_as_no_window_is_open(
     assert made.profiler is own
 
 
-def test_the_trainers_own_profiler_misses_nothing_meanwhile(tmp_path):
+def test_profiler_of_the_trainer_gets_all_actions(tmp_path):
     with_us, without = SimpleProfiler(), SimpleProfiler()
     trainer(tmp_path, profiler(tmp_path, WINDOW), Witness(), profiler=with_us).fit(Tiny(), batches(6))
     trainer(tmp_path, Witness(), profiler=without).fit(Tiny(), batches(6))
@@ -247,7 +247,7 @@ def test_a_profiler_of_the_users_keeps_its_own_methods_and_its_pairs(tmp_path):
     assert own.open == []
 
 
-def test_an_error_in_the_middle_of_a_part_leaves_nothing_behind(tmp_path):
+def test_error_inside_a_part_leaves_no_labels(tmp_path):
     class Failing(Tiny):
         def training_step(self, batch, batch_idx):
             if batch_idx == 3:

@@ -45,21 +45,21 @@ def test_a_window_is_logged_at_the_trainers_step_of_its_last_step(tmp_path):
     assert logged(logger, "batch") == {step: float(step) for step in range(10)}, "the trainer's own are as before"
 
 
-def test_with_gradient_accumulation_it_is_still_the_trainers_step(tmp_path):
+def test_results_are_logged_at_the_step_of_the_trainer(tmp_path):
     logger = CSVLogger(tmp_path)
     callback = profiler(tmp_path, WINDOWS)
     fit(tmp_path, callback, steps=10, logger=logger, log_every_n_steps=1, accumulate_grad_batches=2)
     assert list(logged(logger, "perf/train/wall_ms")) == [1, 3], "batches 3 and 7 are the second of an update"
 
 
-def test_a_window_that_is_cut_short_is_logged_at_the_step_that_it_reached(tmp_path):
+def test_shortened_window_is_logged_at_its_last_step(tmp_path):
     logger = CSVLogger(tmp_path)
     callback = profiler(tmp_path, "wait=1 warmup=1 active=9 repeat=1")
     fit(tmp_path, callback, steps=5, logger=logger, log_every_n_steps=1)
     assert list(logged(logger, "perf/train/wall_ms")) == [5]
 
 
-def test_results_come_without_waiting_for_them(tmp_path):
+def test_results_are_logged_without_waiting(tmp_path):
     logger = CSVLogger(tmp_path)
     callback = profiler(tmp_path, "wait=1 warmup=1 active=2 repeat=1", background=True)
 
@@ -95,7 +95,7 @@ def test_tensorboard_gets_scalars_and_the_table_as_text(tmp_path):
     assert str(tmp_path / "perf" / "run" / "train-000002-000003") in text
 
 
-def test_of_several_ranks_the_first_one_logs(tmp_path, monkeypatch):
+def test_first_of_several_ranks_logs(tmp_path, monkeypatch):
     """A logger of one's own may log whatever any rank says."""
     heard = []
     monkeypatch.setattr(CSVLogger, "log_metrics", lambda _, metrics, step=None: heard.extend(metrics))
@@ -105,7 +105,7 @@ def test_of_several_ranks_the_first_one_logs(tmp_path, monkeypatch):
         assert ("perf/train/wall_ms" in heard) == is_first
 
 
-def test_it_can_be_switched_off(tmp_path):
+def test_logging_of_results_can_be_disabled(tmp_path):
     logger = CSVLogger(tmp_path)
     callback = profiler(tmp_path, WINDOWS, log_results=False)
     fit(tmp_path, callback, steps=10, module=Logging(), logger=logger, log_every_n_steps=1)
@@ -153,7 +153,7 @@ def test_mlflow_gets_the_files_on_request(tmp_path, monkeypatch):
     assert len(list(tmp_path.glob("mlruns/*/*/artifacts/perf/train-*/rank0.steps.csv"))) == 2
 
 
-def test_files_that_come_after_the_training_are_not_logged(tmp_path):
+def test_files_finished_after_the_training_are_not_logged(tmp_path):
     logger = CSVLogger(tmp_path)
     callback = profiler(tmp_path, "wait=1 warmup=1 active=2 repeat=1", background=True)
     made = trainer(tmp_path, callback, logger=logger, log_every_n_steps=1)

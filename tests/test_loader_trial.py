@@ -58,7 +58,7 @@ def of_workers(trial):
     return {each.setting.workers: each for each in trial.tried if each.setting.ahead in {None, 2}}
 
 
-def test_workers_that_wait_are_measured_side_by_side_and_nothing_is_left_of_them():
+def test_waiting_workers_are_measured_in_parallel_and_removed():
     """Sleeping needs no processor, so more workers than processors make more batches, as the plan says."""
     before, state = set(psutil.Process().children()), torch.random.get_rng_state()
     loader = DataLoader(Sleepy(0.04), batch_size=2, shuffle=True)
@@ -87,7 +87,7 @@ def test_workers_side_by_side_take_half_of_the_free_memory_at_most(monkeypatch, 
     assert trial._has_room(8) is has_room
 
 
-def test_a_loader_of_one_batch_is_passed_through_whole_in_this_process_too():
+def test_loader_of_one_batch_is_measured_in_this_process():
     """Its first batch would be left out otherwise, as one that is on the way, and nothing would ever be made."""
     runner = LoaderRunner(DataLoader(Sleepy(0, count=2), batch_size=2), LoaderSetting(0), LoaderSetting(0))
     thread = threading.Thread(target=runner.turn, args=(time.monotonic() + 0.1,), daemon=True)
@@ -112,14 +112,14 @@ def test_a_short_loader_is_passed_through_again_and_again():
     assert sum(each.batches for each in trial.tried) > 3, "a pass has three"
 
 
-def test_a_loader_that_raises_is_told_in_one_line():
+def test_raising_loader_is_one_line():
     trial = try_loader(DataLoader(Broken(), batch_size=2), seconds=2)
     assert trial.problem == "ValueError: sample without a label"
     assert not any(each.batches for each in trial.tried)
 
 
 @pytest.mark.parametrize(("loader", "seconds"), [([1, 2], 1), (None, 0), (None, float("inf"))])
-def test_what_cannot_be_tried_is_refused(loader, seconds):
+def test_unsuitable_loader_is_rejected(loader, seconds):
     with pytest.raises(OptionError):
         try_loader(loader or DataLoader(Sleepy()), seconds=seconds)
 
@@ -144,7 +144,7 @@ def tried(workers, rate, *, processors=0.5, verdict="faster", own=False, ahead=2
     )
 
 
-def test_the_fewest_workers_that_give_as_much_as_any_are_named():
+def test_smallest_sufficient_number_of_workers_is_named():
     rows = tried(0, 20, own=True), tried(1, 20, processors=1), tried(2, 40, processors=2), tried(4, 41, verdict="same")
     text = str(LoaderTrial(name="DataLoader", tried=rows, cores=2))
     assert text.splitlines()[1].split()[:4] == ["0", "yes", "20", "50"], "what there is not is blank"
@@ -155,19 +155,19 @@ def test_the_fewest_workers_that_give_as_much_as_any_are_named():
     assert "persistent_workers" not in str(kept)
 
 
-def test_more_made_ahead_is_named_only_where_it_is_surely_faster():
+def test_more_prefetching_is_named_only_if_certainly_faster():
     rows = tried(1, 20), tried(1, 30, ahead=4, verdict="undecided")
     assert LoaderTrial(name="", tried=rows).best.setting.ahead == 2
     rows = tried(1, 20), tried(1, 30, ahead=4)
     assert LoaderTrial(name="", tried=rows).best.setting.ahead == 4
 
 
-def test_where_nobody_knows_how_many_processors_there_are_nothing_is_said_of_them():
+def test_unknown_number_of_cpus_is_not_mentioned():
     rows = tried(1, 20, processors=1), tried(2, 40, processors=2)
     assert "CPUs are in use" not in str(LoaderTrial(name="", tried=rows, cores=None))
 
 
-def test_a_busy_machine_is_said():
+def test_busy_machine_is_mentioned():
     text = str(LoaderTrial(name="", tried=(tried(1, 20, queued=5.0),), cores=2))
     assert "a single worker waited for a CPU 50% of its runnable time" in text
 
@@ -201,7 +201,7 @@ def run(tmp_path, way, *options, **environment):
 
 @pytest.mark.nightly  # Ctrl-C reaches the workers too, and the trial is rarely lost with them
 @pytest.mark.parametrize("way", ["fork", "forkserver"])
-def test_the_trainings_loader_is_tried_in_its_place_and_no_step_is_made(tmp_path, tmp_path_factory, way):
+def test_loader_of_a_training_is_measured_before_its_first_step(tmp_path, tmp_path_factory, way):
     """Ctrl-C ends the trial with the measurements until then: this test makes none of them exact."""
     log, made_here = tmp_path / "log", tmp_path_factory.mktemp("made") / "here"
     process = subprocess.Popen(
@@ -227,7 +227,7 @@ def test_the_trainings_loader_is_tried_in_its_place_and_no_step_is_made(tmp_path
     assert list(tmp_path.iterdir()) == [tmp_path / "log"]
 
 
-def test_a_training_without_a_loader_is_told_in_one_line(tmp_path):
+def test_training_without_a_loader_is_one_line(tmp_path):
     done, said = run(tmp_path, "no loader")
     assert done.returncode == 1
     assert said == ["validated"] * 2
@@ -235,7 +235,7 @@ def test_a_training_without_a_loader_is_told_in_one_line(tmp_path):
     assert "before it iterated a torch.utils.data.DataLoader" in done.stderr
 
 
-def test_a_dataset_that_raises_is_told_in_one_line(tmp_path):
+def test_raising_data_set_is_one_line(tmp_path):
     done, _ = run(tmp_path, "raises", "--seconds", "120")
     assert done.returncode == 2
     assert done.stderr.strip().startswith("perfhooks: the loader cannot be measured: ValueError: broken image")
@@ -258,7 +258,7 @@ def test_a_training_without_a_loader_ends_with_the_time(tmp_path):
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 
-def test_what_fails_on_our_side_is_told_as_that(tmp_path, monkeypatch, caplog):
+def test_error_of_perfhooks_is_reported_as_such(tmp_path, monkeypatch, caplog):
     """No the training continues after it, so none is promised."""
     ends = []
     monkeypatch.setattr(loader_trials.os, "_exit", ends.append)
@@ -277,7 +277,7 @@ def test_other_ranks_than_the_first_end_there(tmp_path):
     assert done.returncode == 1
 
 
-def test_options_of_operators_do_not_go_with_a_loader(tmp_path):
+def test_operator_options_are_rejected_with_a_loader(tmp_path):
     command = [sys.executable, "-m", "perfhooks", "try", "--loader", "--op", "aten::mm", "--", "train.py"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
     assert done.returncode == 2

@@ -68,7 +68,7 @@ def one_kind(tmp_path):
     return folder_of(tmp_path / "dlrm", "rank-{}.json", inside=False)
 
 
-def test_the_rank_is_that_of_the_trace_else_of_its_name(folder):
+def test_rank_is_read_from_the_trace_or_its_name(folder):
     assert sorted(each.rank for each in loose.traces(folder)) == list(range(RANKS))
 
 
@@ -78,18 +78,18 @@ def test_the_trace_knows_its_rank_better_than_its_name(tmp_path):
 
 
 @pytest.mark.parametrize("rank", [-1, 10**6, "3", True])
-def test_what_is_no_rank_is_not_believed(tmp_path, rank):
+def test_invalid_ranks_are_ignored(tmp_path, rank):
     testing.write_trace(tmp_path / "rank-2.json", of_rank(2), distributedInfo={"rank": rank})
     assert [each.rank for each in loose.traces(tmp_path)] == [2]
 
 
 @pytest.mark.parametrize("name", ["frank1.json", "trace.json", "http-3.json"])
-def test_a_name_that_says_no_rank_has_none(tmp_path, name):
+def test_name_without_a_rank_has_none(tmp_path, name):
     testing.write_trace(tmp_path / name, of_rank(0))
     assert [each.rank for each in loose.traces(tmp_path)] == [None]
 
 
-def test_what_belongs_together_is_one_of_each_rank(tmp_path):
+def test_windows_contain_one_trace_per_rank(tmp_path):
     for name in ("a-rank0.json", "a-rank1.json", "b-rank0.json", "b-rank1.json", "alone.json"):
         testing.write_trace(tmp_path / name, of_rank(0))
     groups = [[each.name for each in group] for group in loose.windows(loose.traces(tmp_path))]
@@ -120,7 +120,7 @@ def test_all_ranks_are_shown(call, folder):
 
 
 @pytest.mark.slow
-def test_the_page_of_the_folder_names_the_rank_that_the_others_wait_for(call, one_kind):
+def test_report_of_a_folder_names_the_straggler(call, one_kind):
     code, text, errors = call("report", one_kind)
     assert (code, errors) == (0, "")
     assert f"Rank {SLOW} computes longer: the other ranks wait 40 ms in a step for it." in text
@@ -140,7 +140,7 @@ def test_the_traces_of_the_folder_are_merged(call, one_kind):
 
 
 @pytest.mark.slow
-def test_a_trace_that_cannot_be_read_costs_the_others_nothing(call, one_kind):
+def test_unreadable_trace_does_not_affect_other_traces(call, one_kind):
     (one_kind / "rank-9.json").write_text('{"traceEvents": [nothing', encoding="utf-8")
     code, text, errors = call("report", one_kind)
     assert code == 1
@@ -148,7 +148,7 @@ def test_a_trace_that_cannot_be_read_costs_the_others_nothing(call, one_kind):
     assert f"Rank {SLOW} computes longer" in text
 
 
-def test_where_no_trace_can_be_read_it_is_said_of_each_why(call, tmp_path):
+def test_unreadable_traces_are_listed_with_reasons(call, tmp_path):
     """And not that there is none."""
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text('{"traceEvents": [nothing', encoding="utf-8")
@@ -160,7 +160,7 @@ def test_where_no_trace_can_be_read_it_is_said_of_each_why(call, tmp_path):
 
 
 @pytest.mark.parametrize("verb", ["show", "report", "merge"])
-def test_a_folder_without_traces_is_refused_in_one_line(call, tmp_path, verb):
+def test_folder_without_traces_is_rejected_in_one_line(call, tmp_path, verb):
     (tmp_path / "notes.json").write_text("{}", encoding="utf-8")
     code, text, errors = call(verb, tmp_path)
     assert (code, text) == (2, "")
@@ -168,7 +168,7 @@ def test_a_folder_without_traces_is_refused_in_one_line(call, tmp_path, verb):
 
 
 @pytest.mark.slow
-def test_bare_ranks_of_one_job_have_a_page(call, traces, tmp_path):
+def test_ranks_of_one_job_without_a_run_have_a_report(call, traces, tmp_path):
     for rank in (0, 1):
         (tmp_path / f"t{rank}.json.gz").symlink_to(traces / f"sampled-128ranks-rank{rank}.json.gz")
     code, text, _ = call("report", tmp_path, "-o", "-")

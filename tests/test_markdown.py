@@ -30,7 +30,7 @@ def shown(target, *words):
     return CliRunner().invoke(app, ["show", str(target), "--format", "markdown", *words])
 
 
-def test_a_run_in_markdown_says_what_it_was_where_the_step_goes_and_what_to_do(run):
+def test_markdown_of_a_run_has_facts_parts_and_fixes(run):
     text = shown(run).output
     for part in ("# base", "- torch: 2.15", "## Where the step goes", "| data | 6 |", "## What to do", "## Files"):
         assert part in text
@@ -39,7 +39,7 @@ def test_a_run_in_markdown_says_what_it_was_where_the_step_goes_and_what_to_do(r
     assert "rank0.pt.trace.json.gz" in text
 
 
-def test_a_window_that_was_cut_short_says_by_what(tmp_path):
+def test_partial_window_names_its_reason(tmp_path):
     folder = make_run(tmp_path / "base", training(), [8.0] * 50)
     assert "partial" not in shown(folder).output
     place = finished(folder)
@@ -47,7 +47,7 @@ def test_a_window_that_was_cut_short_says_by_what(tmp_path):
     assert "\n- partial: SIGTERM\n" in shown(folder).output
 
 
-def test_a_trace_in_markdown_has_what_a_trace_tells(tmp_path):
+def test_markdown_of_a_trace_has_the_available_facts(tmp_path):
     path = testing.write_trace(tmp_path / "t.json", training())
     text = shown(path).output
     assert "## Where the step goes\nstep 3.15 ms (profiled steps 10-12), " in text
@@ -111,7 +111,7 @@ def tokens(text):
     return len(re.findall(r"[A-Za-z]{1,6}|\d{1,3}|[^\sA-Za-z\d]", text))
 
 
-def test_the_markdown_of_a_large_run_has_no_more_than_two_thousand_tokens(tmp_path):
+def test_markdown_of_a_large_run_has_at_most_2000_tokens(tmp_path):
     """With all there is to say, and long names: 400 operators, findings, six doubts, and the files of 40 handlers."""
     step = 400 * 100_000
     events = [testing.step_mark(number, number * step, (number + 1) * step) for number in (10, 11, 12)]
@@ -147,7 +147,7 @@ def test_the_markdown_of_a_large_run_has_no_more_than_two_thousand_tokens(tmp_pa
     assert text.count("- handler number") <= 6
 
 
-def test_the_markdown_of_a_run_with_hundreds_of_files_has_no_more_either(tmp_path):
+def test_markdown_with_hundreds_of_files_has_at_most_2000_tokens(tmp_path):
     """Paths have the most tokens for their length; which are left out is said by none of them being cut."""
     folder = make_run(tmp_path / "base", training(), [8.0] * 30)
     (window,) = folder.glob("train-*")
@@ -162,20 +162,20 @@ def test_a_summary_of_the_whole_is_no_table(run):
     assert isinstance(shown(run, "--table", "steps").exception, OptionError)
 
 
-def test_a_notebook_shows_a_summary_as_it_is():
+def test_notebook_shows_a_summary_unchanged():
     table = markdown.Text.of("a < b")
     assert (table, table._repr_html_(), table._repr_markdown_()) == ("a < b", "<pre>a &lt; b</pre>", None)
     drawn = markdown.Text.of("# a", is_markdown=True)
     assert (drawn._repr_html_(), drawn._repr_markdown_()) == (None, "# a")
 
 
-def test_a_window_without_a_share_is_said_to_have_its_details_in_files(tmp_path):
+def test_window_without_details_refers_to_its_files(tmp_path):
     folder = make_run(tmp_path / "r", None, [8.0] * 30)
     Place(folder / "train-000003-000004").save(Capture(first=3, last=4))
     assert "details of this window are in its files" in markdown.of_run(folder)
 
 
-def test_a_run_without_a_window_says_what_it_was(tmp_path):
+def test_run_without_a_window_shows_its_facts(tmp_path):
     text = markdown.of_run(make_run(tmp_path / "r", None, [8.0] * 30))
     assert text.startswith("# r\n")
     assert "rank0.timeline.csv" in text

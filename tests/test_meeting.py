@@ -28,7 +28,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
-def test_ranks_that_start_before_the_process_group_meet_in_one_run(run_script, tmp_path):
+def test_ranks_started_before_the_process_group_share_one_run(run_script, tmp_path):
     done = run_script(SPAWN, tmp_path / "meet", timeout=240)
     assert done.returncode == 0, done.stderr
     (run,) = [path for path in (tmp_path / "runs").iterdir() if not path.is_symlink()]
@@ -39,7 +39,7 @@ def test_ranks_that_start_before_the_process_group_meet_in_one_run(run_script, t
 
 
 @pytest.mark.recorder
-def test_a_rank_that_learns_too_late_who_it_is_says_so(tmp_path, monkeypatch, caplog):
+def test_rank_that_changes_after_the_start_is_reported(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     with Profiler(schedule="wait=0 warmup=0 active=1 repeat=3", out="runs", background=False) as prof:
         prof.step()
@@ -50,7 +50,7 @@ def test_a_rank_that_learns_too_late_who_it_is_says_so(tmp_path, monkeypatch, ca
     assert len([path for path in (tmp_path / "runs").iterdir() if not path.is_symlink()]) == 1
 
 
-def test_a_rank_that_turns_out_not_to_be_asked_records_nothing(tmp_path, monkeypatch):
+def test_rank_that_is_not_selected_records_nothing(tmp_path, monkeypatch):
     """The watcher writes a status into the folder while it is deleted."""
     monkeypatch.chdir(tmp_path)
     delete, statuses = shutil.rmtree, iter(["rank0.status.json"])

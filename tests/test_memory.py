@@ -48,12 +48,12 @@ PLANTED = [
 ]
 
 
-def test_the_peak_of_each_device_is_found(tmp_path):
+def test_memory_peaks_of_all_devices_are_found(tmp_path):
     found = memory.peak(opened(tmp_path, PLANTED))
     assert found.rows() == [("cpu", 0.00016, 4, 16, None), ("cuda:0", 0.0005, 4, 640, 1000)]
 
 
-def test_what_was_alive_at_the_peak_has_its_operator_and_source(tmp_path):
+def test_allocations_at_the_peak_have_operator_and_source(tmp_path):
     """An operator that only hands out memory stands for who called it, and so does a frame of torch."""
     found = memory.alive_at_peak(opened(tmp_path, PLANTED)).filter(pl.col("device") == "cuda:0")
     assert found.drop("device").rows() == [
@@ -64,7 +64,7 @@ def test_what_was_alive_at_the_peak_has_its_operator_and_source(tmp_path):
     ]
 
 
-def test_memory_over_time_is_what_the_allocators_said(tmp_path):
+def test_memory_over_time_equals_the_allocator_values(tmp_path):
     found = memory.over_time(opened(tmp_path, PLANTED))
     assert found.filter(pl.col("device") == "cpu").drop("device").rows() == [(0.00016, 16, None), (0.00017, 0, None)]
     assert found.filter(pl.col("device") == "cuda:0")["allocated_bytes"].to_list() == [
@@ -88,7 +88,7 @@ def test_without_totals_sizes_are_summed(tmp_path):
     ("kind", "number", "name"),
     [(0, -1, "cpu"), (1, 3, "cuda:3"), (12, 0, "xpu:0"), (20, 1, "privateuseone:1"), (77, 0, "device-77:0")],
 )
-def test_devices_have_the_names_that_torch_gives_them(kind, number, name, tmp_path):
+def test_devices_have_the_names_of_torch(kind, number, name, tmp_path):
     one = event(10, 64, 1, 64)
     one["args"] |= {"Device Type": kind, "Device Id": number}
     assert memory.peak(opened(tmp_path, [one]))["device"].to_list() == [name]
@@ -126,7 +126,7 @@ def test_planted_memory_is_conserved(tmp_path):
 
 
 @pytest.mark.recorder
-def test_the_memory_of_a_real_capture_is_conserved_and_known_by_line(tmp_path):
+def test_memory_of_a_real_recording_is_conserved(tmp_path):
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -194,7 +194,7 @@ def test_thinning_keeps_the_ends_the_peak_and_the_size(levels, rows):
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_the_handler_writes_two_files_and_keeps_the_peak_however_few_rows_are_asked_for(rows, tmp_path):
+def test_handler_writes_two_files_and_keeps_the_peak(rows, tmp_path):
     artifacts = list(Memory(rows=rows).artifacts(Capture(), opened(tmp_path, PLANTED)))
     assert [name for name, _ in artifacts] == ["memory.csv", "memory.peak.csv"]
     file = io.BytesIO()

@@ -82,7 +82,7 @@ def merged(result):
         return json.load(file)
 
 
-def test_ranks_stand_side_by_side_under_their_names(run):
+def test_ranks_are_shown_with_their_names(run):
     result = merge(run)
     assert result.path == run / WINDOW / "merged.pt.trace.json.gz"
     assert (result.ranks, result.aligned, result.problems) == ((0, 1, 2), True, ())
@@ -133,7 +133,7 @@ def test_clocks_and_bases_are_brought_together(run):
         ('{"traceEvents": [{"ph": ', 1),
     ],
 )
-def test_where_no_event_can_be_read_there_is_a_trace_that_has_none(run, text, problems):
+def test_traces_without_readable_events_give_an_empty_trace(run, text, problems):
     (run / WINDOW / "rank0.pt.trace.json").write_text(text)
     result = merge(run, ranks=[0])
     assert merged(result)["traceEvents"] == []
@@ -147,7 +147,7 @@ def test_links_of_different_ranks_stay_apart(run):
     assert {one for phase, one in ids if phase == "s"} == {one for phase, one in ids if phase == "f"}
 
 
-def test_our_own_reader_takes_it_for_one_rank_alone(run):
+def test_merged_trace_is_read_as_one_rank(run):
     with pytest.raises(TraceError, match="several processes"):
         perfhooks.trace.read(merge(run).path)
     trace = perfhooks.trace.read(merge(run, ranks=[1]).path)
@@ -206,7 +206,7 @@ def test_a_broken_trace_costs_only_its_own_rank(run):
     assert {event["pid"] // 1000 for event in merged(result)["traceEvents"]} >= {3}
 
 
-def test_without_collectives_each_rank_keeps_its_clock(run):
+def test_without_collectives_ranks_keep_their_clocks(run):
     for path in (run / WINDOW).glob("*.collectives.csv"):
         path.unlink()
     result = merge(run)
@@ -215,7 +215,7 @@ def test_without_collectives_each_rank_keeps_its_clock(run):
 
 
 @pytest.mark.parametrize("what", ["nothing", "window"])
-def test_where_there_is_no_trace_it_says_so(tmp_path, what):
+def test_missing_traces_are_reported(tmp_path, what):
     run = ManyRanks(ranks=2).write(tmp_path / "run")
     target = run / WINDOW if what == "window" else run
     with pytest.raises(PerfhooksError, match=r"has no (trace|window)"):
@@ -224,7 +224,7 @@ def test_where_there_is_no_trace_it_says_so(tmp_path, what):
         merge(tmp_path / "else")
 
 
-def test_events_are_cut_where_they_end_whatever_is_in_them(tmp_path, monkeypatch):
+def test_events_are_split_at_their_ends(tmp_path, monkeypatch):
     """Blocks of a few bytes: cuts fall into names, lists and objects that look like the end of an event."""
     monkeypatch.setattr("perfhooks.trace.writing.raw_events.BLOCK", 400)
     monkeypatch.setattr("perfhooks.trace.reading.source._PACKED_BLOCK", 50)
@@ -253,7 +253,7 @@ def test_times_are_moved_to_the_nanosecond(nanos, shift):
 
 
 @pytest.mark.parametrize("text", ["12", "12.5", "12.500", "1.25e1", '"12.5"', "12.50000"])
-def test_times_are_read_however_they_are_written(text):
+def test_times_are_read_in_all_number_formats(text):
     assert _shift_time(text.encode(), 1000) in (b"13.000", b"13.500")
 
 
@@ -270,7 +270,7 @@ def perfhooks_merge(*arguments):
 
 
 @pytest.mark.process
-def test_the_verb_says_what_it_wrote(run, tmp_path):
+def test_verb_prints_the_written_file(run, tmp_path):
     done = perfhooks_merge(run, "-o", tmp_path / "m.json.gz", "--ranks", "0-1")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"m\.json\.gz \(\S+ \S+\): ranks 0-1, clocks aligned to", done.stdout)
@@ -278,7 +278,7 @@ def test_the_verb_says_what_it_wrote(run, tmp_path):
 
 
 @pytest.mark.process
-def test_the_verb_refuses_in_one_line(run, tmp_path):
+def test_verb_rejects_bad_input_in_one_line(run, tmp_path):
     for arguments in ((tmp_path / "none",), (run, "--ranks", "x"), (run, "-o", tmp_path / "no" / "where.json")):
         done = perfhooks_merge(*arguments)
         assert done.returncode == 2
@@ -302,13 +302,13 @@ def test_memory_does_not_grow_with_the_traces(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "what"), [("t.json", "is a file"), ("nothing", "there is no folder")])
-def test_what_is_no_folder_is_named_with_what_merge_takes(tmp_path, name, what):
+def test_invalid_target_names_the_accepted_targets(tmp_path, name, what):
     (tmp_path / "t.json").write_text('{"traceEvents": []}')
     with pytest.raises(PerfhooksError, match=rf"{what}.*: pass a run, one of its windows, or a folder of traces"):
         merge(tmp_path / name)
 
 
-def test_whoever_waits_hears_how_far_it_has_come(run):
+def test_progress_is_reported(run):
     heard = []
     merge(run, tell=lambda done, total: heard.append((done, total)))
     assert heard == [(0, 3), (1, 3), (2, 3)]
@@ -380,7 +380,7 @@ def file_of(dialect, rank):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_every_process_and_lane_keeps_its_names_and_belongs_to_its_rank(dialect, tmp_path):
+def test_processes_and_lanes_keep_names_and_ranks(dialect, tmp_path):
     encode = msgspec.json.Encoder(decimal_format="number").encode
     given_files = {}
     for rank in (0, 1):

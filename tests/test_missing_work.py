@@ -147,7 +147,7 @@ def launched_in(events, step):
     return [event for event in events if event.get("cat") == "kernel" and event["args"]["correlation"] in numbers]
 
 
-def test_lost_work_of_a_device_that_is_behind_may_run_in_the_next_step(tmp_path):
+def test_lost_work_of_a_late_device_may_run_in_the_next_step(tmp_path):
     events = behind()
     gone = launched_in(events, 12)
     trace, table, _ = seen(tmp_path, [event for event in events if event not in gone])
@@ -187,7 +187,7 @@ def test_a_step_that_launches_less_keeps_its_times(tmp_path):
 
 
 @pytest.mark.parametrize("offset", [-(10**18), -3600 * 10**9, -4 * MS, 10**18])
-def test_another_clock_empties_what_needs_the_wall(tmp_path, offset):
+def test_different_clocks_empty_the_columns_of_the_wall(tmp_path, offset):
     trace, table, doubts = seen(tmp_path, training(offset=offset))
     assert doubts & {"kernels-before-launch", "clocks-apart"}
     assert table["device_busy_ms"].null_count() == table["device_idle_ms"].null_count() == table.height
@@ -216,7 +216,7 @@ def test_a_few_microseconds_of_drift_are_no_other_clock(tmp_path):
     assert is_full(table, *STEPS)
 
 
-def test_one_kernel_at_a_wrong_time_costs_its_step(tmp_path):
+def test_kernel_with_a_wrong_time_affects_one_step(tmp_path):
     events = training()
     kernels_of(events, 13)[4]["ts"] = 5.0
     trace, table, _ = seen(tmp_path, events)
@@ -270,7 +270,7 @@ ONE, OTHER = [f"g1_k{index % 3}" for index in range(128)], [f"g2_k{index % 5}" f
 
 
 @pytest.mark.parametrize("short", [ONE[:112], ONE[16:], ONE[:60] + ONE[72:124]])
-def test_replays_of_one_graph_that_differ_are_a_doubt(tmp_path, short):
+def test_different_replays_of_one_graph_are_a_doubt(tmp_path, short):
     trace, table, doubts = seen(tmp_path, replays(ONE, short, ONE, short))
     assert doubts == {"unequal-replays"}
     assert "replays of one graph differ by 16 kernels" in Tables(trace).checks["text"][0]
@@ -313,7 +313,7 @@ def test_an_operator_that_communicates_may_have_any_name(tmp_path, name):
     assert table["comm_ms"].item() == pytest.approx(3)
 
 
-def test_a_lost_stream_leaves_communication_known(tmp_path):
+def test_lost_stream_keeps_communication_times(tmp_path):
     events = [event for event in training() if event.get("cat") not in ("kernel", "cuda_runtime")]
     for number in range(5):
         at = 10 * MS * number + 6 * MS
@@ -352,7 +352,7 @@ def test_device_times_of_operators_are_empty_without_kernels(tmp_path, has_launc
     assert times == {"aten::mm": None, "aten::copy_": pytest.approx(0.1)}
 
 
-def test_a_device_that_only_communicates_is_known(tmp_path):
+def test_device_that_only_communicates_has_known_times(tmp_path):
     events = training(operator="vllm::all_reduce")
     for event in events:
         event["name"] = event["name"].replace("ampere_sgemm_128x64_tn", "ncclDevKernel_Generic_2")

@@ -74,7 +74,7 @@ FORMS = {
 
 @pytest.mark.parametrize("train_cfg", [EPOCHS, ITERATIONS], ids=["epochs", "iterations"])
 @pytest.mark.parametrize("form", FORMS)
-def test_the_schedule_says_which_iterations_are_recorded(tmp_path, form, train_cfg):
+def test_schedule_selects_the_recorded_iterations(tmp_path, form, train_cfg):
     done = trained(tmp_path, FORMS[form](), train_cfg=train_cfg)
     assert names(done) == ["train-000005-000007", "train-000011-000013"]
     assert steps(done) == [5, 6, 7, 11, 12, 13]
@@ -95,13 +95,13 @@ def test_without_a_schedule_a_window_begins_once_the_pace_has_settled(tmp_path):
     assert names(trained(tmp_path, {"type": "perfhooks_mmengine.ProfilerHook"})) == ["train-000012-000014"]
 
 
-def test_a_training_that_ends_inside_a_window_keeps_it_and_says_so(tmp_path):
+def test_training_that_ends_inside_a_window_keeps_the_window(tmp_path):
     (window,) = windows(trained(tmp_path, ProfilerHook(schedule="wait=12 warmup=1 active=30")))
     assert capture(window)["partial"] == "stopped before its last step"
     assert [row["step"] for row in rows(window)] == [13, 14, 15], "the step that never was is left out"
 
 
-def test_a_training_without_a_window_says_why(tmp_path, caplog):
+def test_training_without_a_window_prints_the_reason(tmp_path, caplog):
     trained(tmp_path, ProfilerHook(schedule="wait=100 warmup=1 active=1"))
     assert "no window has been recorded: 16 steps ended; the first window is step 101" in caplog.text
 
@@ -167,7 +167,7 @@ def sums(row):
 
 @pytest.mark.parametrize("train_cfg", [EPOCHS, ITERATIONS], ids=["epochs", "iterations"])
 @pytest.mark.parametrize("schedule", [AT_ONCE, SCHEDULE])
-def test_the_parts_of_a_step_are_labelled_from_the_first_one_on(tmp_path, schedule, train_cfg):
+def test_parts_are_labelled_from_the_first_step_on(tmp_path, schedule, train_cfg):
     done = trained(tmp_path, ProfilerHook(schedule=schedule), train_cfg=train_cfg)
     for window in windows(done):
         for row in rows(window):
@@ -211,7 +211,7 @@ class Snail(Hook):
         time.sleep(0.060)
 
 
-def test_each_part_gets_the_time_that_was_spent_in_it(tmp_path):
+def test_parts_have_the_time_spent_in_them(tmp_path):
     model = Slow()
     update = OptimWrapper(SlowSGD(model.parameters(), lr=0.01))
     done = trained(
@@ -236,7 +236,7 @@ class SlowSamples(Samples):
         return super().__getitem__(index)
 
 
-def test_the_wait_for_a_batch_is_in_the_timeline_also_outside_of_windows(tmp_path):
+def test_wait_for_a_batch_is_in_the_timeline_outside_of_windows(tmp_path):
     slow = functools.partial(batches, 8, dataset=SlowSamples())
     done = trained(
         tmp_path,
@@ -252,7 +252,7 @@ def test_the_wait_for_a_batch_is_in_the_timeline_also_outside_of_windows(tmp_pat
     assert min(wait for _, wait in waits) >= 20, waits
 
 
-def test_labels_are_there_only_while_a_window_is_open_and_nothing_of_them_stays(tmp_path):
+def test_labels_exist_only_in_windows(tmp_path):
     seen = {}
 
     class Look(Hook):
@@ -274,7 +274,7 @@ def test_loops_run_as_before_when_a_training_is_over(tmp_path):
     assert "run" not in vars(done.val_loop)
 
 
-def test_a_stand_in_that_somebody_covered_stays_and_does_nothing(tmp_path):
+def test_covered_wrapper_stays_without_effect(tmp_path):
     class Cover(Hook):
         priority = "LOWEST"
 
@@ -286,7 +286,7 @@ def test_a_stand_in_that_somebody_covered_stays_and_does_nothing(tmp_path):
     assert steps(done) == [5, 6, 12, 13]
 
 
-def test_validation_between_iterations_is_a_part_of_the_step_it_falls_into(tmp_path):
+def test_validation_between_iterations_is_a_part_of_the_step(tmp_path):
     loop = {"by_epoch": False, "max_iters": 10, "val_interval": 4}
     done = trained(tmp_path, ProfilerHook(schedule="wait=2 warmup=0 active=6 repeat=1"), train_cfg=loop, **validation())
     (window,) = windows(done)
@@ -296,7 +296,7 @@ def test_validation_between_iterations_is_a_part_of_the_step_it_falls_into(tmp_p
     assert all(map(sums, rows(window)))
 
 
-def test_a_checkpoint_is_a_part_of_the_step_it_falls_into(tmp_path):
+def test_checkpoint_is_a_part_of_its_step(tmp_path):
     checkpoint = {"checkpoint": {"type": "CheckpointHook", "interval": 4, "by_epoch": False}}
     done = trained(tmp_path, ProfilerHook(schedule="wait=2 warmup=0 active=4 repeat=1"), default_hooks=checkpoint)
     assert [int(row["step"]) for row in rows(windows(done)[0]) if "checkpoint" in parts(row)] == [3]
@@ -318,7 +318,7 @@ class Adversarial(Tiny):
         return {"loss": loss}
 
 
-def test_several_optimizers_are_labelled_each(tmp_path):
+def test_several_optimizers_are_labelled(tmp_path):
     model = Adversarial()
     layers = {"one": model.layer, "two": model.other}
     update = OptimWrapperDict(
@@ -351,7 +351,7 @@ def test_a_compiled_step_is_not_touched(tmp_path, recwarn):
 ACCUMULATE = {"optimizer": {"type": "SGD", "lr": 0.01}, "accumulative_counts": 3}
 
 
-def test_a_step_is_an_iteration_also_where_gradients_are_accumulated(tmp_path):
+def test_step_is_an_iteration_with_gradient_accumulation(tmp_path):
     done = trained(tmp_path, ProfilerHook(schedule="wait=1 warmup=0 active=6 repeat=1"), optim_wrapper=ACCUMULATE)
     found = rows(windows(done)[0])
     assert [int(row["step"]) for row in found if "optimizer" in parts(row)] == [2, 5]
@@ -379,14 +379,14 @@ def resumed(tmp_path, make_hook, monkeypatch, *, interval, **more):
 
 
 @pytest.mark.filterwarnings(*LOADING)
-def test_a_resumed_training_goes_on_where_its_schedule_was(tmp_path, monkeypatch):
+def test_resumed_training_continues_its_schedule(tmp_path, monkeypatch):
     first, second = resumed(tmp_path, lambda: ProfilerHook(schedule=SCHEDULE), monkeypatch, interval=8)
     assert steps(first) == [5, 6, 7]
     assert steps(second) == [11, 12, 13]
 
 
 @pytest.mark.filterwarnings(*LOADING)
-def test_resumed_inside_a_window_it_waits_for_the_next(tmp_path, monkeypatch):
+def test_training_resumed_inside_a_window_waits_for_the_next(tmp_path, monkeypatch):
     first, second = resumed(tmp_path, lambda: ProfilerHook(schedule=SCHEDULE), monkeypatch, interval=6)
     assert steps(first) == [5]
     assert steps(second) == [11, 12, 13]
@@ -412,7 +412,7 @@ def test_updates_and_validations_are_counted_on_from_the_checkpoint(tmp_path, mo
 
 
 @pytest.mark.filterwarnings(*LOADING)
-def test_weights_alone_resume_nothing(tmp_path, monkeypatch):
+def test_weights_alone_resume_no_schedule(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     checkpoint = {"checkpoint": {"type": "CheckpointHook", "interval": 6, "by_epoch": False}}
     make = {"step_unit": "optimizer", "schedule": AT_ONCE}
@@ -424,7 +424,7 @@ def test_weights_alone_resume_nothing(tmp_path, monkeypatch):
 # --- validation and test as loops of their own ---
 
 
-def test_each_loop_has_its_own_schedule_numbers_and_windows(tmp_path):
+def test_loops_have_separate_schedules_numbers_and_windows(tmp_path):
     schedule = {
         "train": "wait=1 warmup=0 active=2 repeat=1",
         "val": "wait=6 warmup=1 active=2 repeat=1",
@@ -448,7 +448,7 @@ def test_a_window_that_the_end_of_a_validation_cuts_short_is_partial(tmp_path):
     assert steps(made) == [3, 4]
 
 
-def test_a_validation_inside_a_training_window_is_left_to_it(tmp_path, caplog):
+def test_validation_inside_a_training_window_belongs_to_that_window(tmp_path, caplog):
     loop = {"by_epoch": False, "max_iters": 10, "val_interval": 4}
     schedule = {"train": "wait=2 warmup=0 active=6 repeat=1", "val": AT_ONCE}
     made = trained(tmp_path, ProfilerHook(schedule=schedule), train_cfg=loop, **validation())
@@ -466,7 +466,7 @@ def test_runner_val_and_runner_test_alone_are_profiled(tmp_path):
 # --- where mmengine's users look ---
 
 
-def test_the_split_of_a_step_is_in_the_log_line_and_every_step_in_the_visualizer(tmp_path):
+def test_parts_are_in_the_log_line_and_steps_in_the_visualizer(tmp_path):
     hook = ProfilerHook(schedule="wait=1 warmup=1 active=3 repeat=1")
     default_hooks = {"checkpoint": None, "logger": {"type": "LoggerHook", "interval": 1}}
     made = trained(tmp_path, hook, default_hooks=default_hooks, log_level="INFO")
@@ -516,7 +516,7 @@ def test_tensorboard_has_the_steps_at_their_numbers(tmp_path):
     ]
 
 
-def test_a_window_that_is_finished_after_the_training_is_shown_all_the_same(tmp_path, monkeypatch):
+def test_window_finished_after_the_training_is_shown(tmp_path, monkeypatch):
     monkeypatch.setitem(perfhooks.core.options.DEFAULTS, "background", True)
     hook = ProfilerHook(schedule="wait=12 warmup=1 active=2 repeat=1")
     made = trained(tmp_path, hook, log_level="INFO")
@@ -531,7 +531,7 @@ def test_a_window_that_is_finished_after_the_training_is_shown_all_the_same(tmp_
     assert [json.loads(line)["step"] for line in lines] == [13, 14]
 
 
-def test_a_log_that_was_closed_is_left_alone(tmp_path, monkeypatch, capfd):
+def test_closed_log_gets_no_lines(tmp_path, monkeypatch, capfd):
     """Its window is finished when nobody can write into the runner's log any more."""
     monkeypatch.setitem(perfhooks.core.options.DEFAULTS, "background", True)
     hook = ProfilerHook(schedule="wait=12 warmup=1 active=2 repeat=1")
@@ -547,7 +547,7 @@ def test_a_log_that_was_closed_is_left_alone(tmp_path, monkeypatch, capfd):
     assert "Traceback" not in said
 
 
-def test_the_log_has_each_line_once_also_with_two_hooks(tmp_path, caplog, capfd):
+def test_two_hooks_log_each_line_once(tmp_path, caplog, capfd):
     hooks = [
         ProfilerHook(schedule="wait=1 warmup=0 active=2 repeat=1"),
         ProfilerHook(schedule="wait=5 warmup=0 active=2 repeat=1"),
@@ -560,7 +560,7 @@ def test_the_log_has_each_line_once_also_with_two_hooks(tmp_path, caplog, capfd)
     assert made.logger not in targets
 
 
-def test_what_fails_on_our_side_is_a_line_in_the_log_and_training_goes_on(tmp_path, monkeypatch):
+def test_error_of_perfhooks_is_a_log_line_and_training_continues(tmp_path, monkeypatch):
     made = runner(tmp_path, ProfilerHook(schedule=AT_ONCE), log_level="INFO")
     add_scalars = made.visualizer.add_scalars
 
@@ -576,7 +576,7 @@ def test_what_fails_on_our_side_is_a_line_in_the_log_and_training_goes_on(tmp_pa
     assert made.iter == 16
 
 
-def test_a_checkpoint_keeps_the_count_of_a_loop_that_has_not_begun_since_the_one_before(tmp_path):
+def test_checkpoint_keeps_the_count_of_an_idle_loop(tmp_path):
     """As of a validation that comes after the training's checkpoints."""
     late = "wait=9 warmup=0 active=1"
     hook = ProfilerHook(schedule={"train": late, "val": late}, out=str(tmp_path))

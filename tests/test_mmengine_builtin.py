@@ -73,7 +73,7 @@ def recorded(done):
 # --- the eleven arguments ---
 
 
-def test_every_argument_of_mmengines_hook_is_one_of_ours():
+def test_arguments_of_mmengines_hook_are_accepted():
     theirs = inspect.signature(mmengine.hooks.ProfilerHook).parameters
     taken = {*inspect.signature(ProfilerHook).parameters, *perfhooks.Options.__annotations__}
     assert set(theirs) - {"self"} <= taken
@@ -93,7 +93,7 @@ def test_every_argument_of_mmengines_hook_is_one_of_ours():
     ],
     ids=str,
 )
-def test_by_epoch_and_profile_times_say_what_they_say_in_mmengine(tmp_path, config, train_cfg, iterations):
+def test_by_epoch_and_profile_times_mean_the_same_as_in_mmengine(tmp_path, config, train_cfg, iterations):
     path = tmp_path / "trace.json"
     config = {"type": "perfhooks_mmengine.ProfilerHook", "json_trace_path": str(path), **config}
     done = trained(tmp_path, config, train_cfg=train_cfg)
@@ -120,7 +120,7 @@ def test_by_epoch_and_profile_times_say_what_they_say_in_mmengine(tmp_path, conf
     ],
     ids=str,
 )
-def test_what_mmengine_refuses_is_refused_at_construction(wrong):
+def test_arguments_that_mmengine_rejects_raise_at_construction(wrong):
     with pytest.raises(ValueError, match=r".+"):
         ProfilerHook(**wrong)
 
@@ -141,9 +141,7 @@ def test_more_iterations_than_there_are_is_an_error_before_the_first(tmp_path):
 @pytest.mark.parametrize(
     "config", [{"json_trace_path": "a.json"}, {"activity_with_cuda": False}, {"activity_with_cpu": True}], ids=str
 )
-def test_where_mmengines_own_arguments_speak_and_no_schedule_does_the_first_epoch_is_recorded(
-    tmp_path, monkeypatch, config
-):
+def test_mmengine_arguments_without_a_schedule_record_an_epoch(tmp_path, monkeypatch, config):
     monkeypatch.chdir(tmp_path)
     done = trained(tmp_path, {"type": "perfhooks_mmengine.ProfilerHook", **config})
     assert recorded(done) == list(range(8))
@@ -156,13 +154,13 @@ def test_with_a_handler_of_mmengines_too(tmp_path):
     assert [event["name"] for event in events].count("Optimizer.step#SGD.step") == 8
 
 
-def test_with_a_schedule_mmengines_own_arguments_leave_it_alone(tmp_path):
+def test_schedule_overrides_mmengines_own_arguments(tmp_path):
     config = {"json_trace_path": str(tmp_path / "a.json"), "schedule": "wait=9 warmup=1 active=2 repeat=1"}
     done = trained(tmp_path, {"type": "perfhooks_mmengine.ProfilerHook", **config})
     assert recorded(done) == marks(tmp_path / "a.json") == [10, 11]
 
 
-def test_without_arguments_it_is_our_window_once_the_pace_has_settled(tmp_path):
+def test_defaults_record_one_window_after_step_times_have_settled(tmp_path):
     done = trained(tmp_path, {"type": "perfhooks_mmengine.ProfilerHook"}, length=80)
     first, *others = (int(row["step"]) for row in rows(windows(done)[0]))
     assert 10 <= first <= 52
@@ -170,12 +168,12 @@ def test_without_arguments_it_is_our_window_once_the_pace_has_settled(tmp_path):
     assert len(others) >= 2
 
 
-def test_an_empty_schedule_is_an_error_that_says_what_a_schedule_needs():
+def test_empty_schedule_error_lists_the_required_fields():
     with pytest.raises(OptionError, match="active"):
         ProfilerHook(schedule=ConfigDict())
 
 
-def test_activities_are_what_mmengine_says_and_the_device_is_whatever_torch_records(monkeypatch):
+def test_activities_follow_mmengine_and_any_device(monkeypatch):
     activity = torch.profiler.ProfilerActivity
     from perfhooks_mmengine import builtin
 
@@ -213,7 +211,7 @@ def test_log_trace_is_in_the_log_whatever_its_level(tmp_path, level):
     ],
     ids=str,
 )
-def test_tb_trace_is_where_mmengine_puts_it(tmp_path, options, folder, ending):
+def test_tb_trace_is_in_the_folder_of_mmengine(tmp_path, options, folder, ending):
     hook = ProfilerHook(by_epoch=True, on_trace_ready={"type": "tb_trace", **options})
     done = trained(tmp_path, hook)
     (trace,) = (Path(done.log_dir) / folder).iterdir()
@@ -221,7 +219,7 @@ def test_tb_trace_is_where_mmengine_puts_it(tmp_path, options, folder, ending):
     assert trace.name.startswith(options.get("worker_name", ""))
 
 
-def test_an_absolute_dir_name_is_taken_as_it_is(tmp_path):
+def test_absolute_dir_name_stays_unchanged(tmp_path):
     hook = ProfilerHook(by_epoch=True, on_trace_ready={"type": "tb_trace", "dir_name": str(tmp_path / "tb")})
     trained(tmp_path / "work", hook)
     assert len(list((tmp_path / "tb").iterdir())) == 1
@@ -239,7 +237,7 @@ def test_the_attribute_profiler_answers_after_the_training(tmp_path):
     assert {row.key for row in hook.profiler.key_averages()} >= {"aten::linear", "aten::addmm"}
 
 
-def test_handlers_of_both_kinds_stand_side_by_side_in_a_config(tmp_path):
+def test_config_accepts_handlers_of_both_kinds(tmp_path):
     wanted = ["default", "log_trace", {"type": "tb_trace", "dir_name": "tb"}, {"type": "operators", "row_limit": 3}]
     cfg = Config({"custom_hooks": [{"type": "perfhooks_mmengine.ProfilerHook", "on_trace_ready": wanted}]})
     cfg.custom_hooks[0].schedule = "wait=11 warmup=1 active=3 repeat=1"
@@ -264,7 +262,7 @@ def test_replace_builtin_serves_configs_that_cannot_be_edited(tmp_path):
         HOOKS.register_module(name="ProfilerHook", module=theirs, force=True)
 
 
-def test_one_that_extends_it_as_one_extends_mmengines(tmp_path):
+def test_subclass_of_mmengines_hook_works(tmp_path):
     """In the wild: ``after_val_iter`` steps, ``after_val_epoch`` ends the profile."""
 
     class DepthProfilerHook(ProfilerHook):
@@ -307,12 +305,12 @@ PAGE = (Path(perfhooks_mmengine.__file__).parent / "README.md").read_text(encodi
 
 
 @pytest.mark.parametrize("block", re.findall(r"```python\n(custom_hooks = .*?)```", PAGE, re.DOTALL))
-def test_the_configs_of_the_page_are_taken(block):
+def test_configs_of_the_page_are_valid(block):
     for config in Config.fromstring(block, ".py").custom_hooks:
         assert isinstance(HOOKS.build(config), ProfilerHook)
 
 
-def test_the_options_of_the_pages_command_line_are_taken():
+def test_command_line_options_of_the_page_are_valid():
     (command,) = re.findall(r"```sh\n(.*?--cfg-options.*?)```", PAGE, re.DOTALL)
     parser = argparse.ArgumentParser()
     parser.add_argument("--cfg-options", nargs="+", action=DictAction)
@@ -322,7 +320,7 @@ def test_the_options_of_the_pages_command_line_are_taken():
     assert isinstance(HOOKS.build(cfg.default_hooks.profiler), ProfilerHook)
 
 
-def test_one_line_adds_it_to_an_unmodified_script_and_config(frameworks, tmp_path):
+def test_single_line_adds_the_hook_to_an_unmodified_script(frameworks, tmp_path):
     (tmp_path / "train.py").write_text(TRAIN.format(tests=str(Path(__file__).parent)))
     (tmp_path / "config.py").write_text(CONFIG)
     line = [
@@ -350,14 +348,14 @@ def test_the_recipe_of_a_vendors_guide_runs(frameworks, tmp_path):
 # --- mmengine's defects, by number ---
 
 
-def test_1_more_iterations_than_an_epoch_has_are_recorded_over_its_end(tmp_path):
+def test_1_recording_can_be_longer_than_an_epoch(tmp_path):
     path = tmp_path / "trace.json"
     done = trained(tmp_path, ProfilerHook(by_epoch=False, profile_times=12, json_trace_path=str(path)))
     assert recorded(done) == list(range(12))
     assert set(marks(path)) >= set(range(12))
 
 
-def test_2_test_and_val_alone_start_nothing_and_do_not_build_the_training(tmp_path):
+def test_2_test_and_val_alone_do_not_build_the_training(tmp_path):
     class Unbuildable(torch.utils.data.Dataset):
         def __init__(self):
             raise AssertionError("the training's data were built")
@@ -373,7 +371,7 @@ def test_2_test_and_val_alone_start_nothing_and_do_not_build_the_training(tmp_pa
 
 
 @pytest.mark.parametrize("again", ["train", "test"])
-def test_2_a_second_run_in_one_process_records_nothing_twice(tmp_path, again):
+def test_2_second_run_in_one_process_records_nothing_twice(tmp_path, again):
     made = trained(tmp_path, ProfilerHook(by_epoch=False, profile_times=3), **on_test())
     getattr(made, again)()
     assert recorded(made) == [0, 1, 2]
@@ -422,7 +420,7 @@ def test_6_a_json_that_cannot_be_written_is_a_log_line(tmp_path, caplog):
     assert recorded(done) == list(range(8))
 
 
-def test_7_no_activity_at_all_means_all_of_them(tmp_path):
+def test_7_no_activities_means_all_activities(tmp_path):
     hook = ProfilerHook(by_epoch=False, profile_times=2, activity_with_cpu=False, activity_with_cuda=False)
     assert recorded(trained(tmp_path, hook)) == [0, 1]
 
@@ -442,7 +440,7 @@ def test_9_a_window_cut_short_has_no_step_that_never_was(tmp_path):
 
 @pytest.mark.filterwarnings(*LOADING)
 @pytest.mark.parametrize("times", [3, 6])
-def test_10_a_resumed_training_is_profiled_from_where_it_resumes(tmp_path, monkeypatch, times):
+def test_10_resumed_training_is_profiled_from_its_resumption(tmp_path, monkeypatch, times):
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     checkpoint = {"checkpoint": {"type": "CheckpointHook", "interval": 4, "by_epoch": False}}
     trained(tmp_path, default_hooks=checkpoint, train_cfg={"by_epoch": False, "max_iters": 4})
@@ -454,7 +452,7 @@ def test_10_a_resumed_training_is_profiled_from_where_it_resumes(tmp_path, monke
     assert set(marks(path)) >= set(range(4, 4 + times))
 
 
-def test_11_recording_starts_with_the_first_iteration_not_with_the_weights(tmp_path):
+def test_11_recording_starts_with_the_first_iteration(tmp_path):
     class Look(Hook):
         def before_run(self, runner):
             runner.model.init_weights = self.init_weights
@@ -472,7 +470,7 @@ def test_12_validation_between_iterations_is_named(tmp_path):
     assert {step for step, time in found.items() if time} == {2, 4, 6}
 
 
-def test_13_early_stopping_keeps_what_was_recorded(tmp_path):
+def test_13_early_stopping_keeps_the_recording(tmp_path):
     class Stop(Hook):
         def after_val_epoch(self, runner, metrics):
             runner.train_loop.stop_training = True
@@ -495,13 +493,13 @@ def test_16_of_two_hooks_the_second_steps_back(tmp_path, caplog):
     assert "another profiler is recording" in caplog.text
 
 
-def test_17_a_schedule_can_be_text_and_a_wrong_one_is_named():
+def test_17_schedule_can_be_text_and_errors_name_the_text():
     assert ProfilerHook(schedule="wait=1 warmup=1 active=1").profiler.step_num == 0
     with pytest.raises(OptionError, match="did you mean active"):
         ProfilerHook(schedule={"wait": 1, "warmup": 1, "activ": 1})
 
 
-def test_18_stacks_are_kept_small(tmp_path):
+def test_18_stacks_are_small(tmp_path):
     done = trained(tmp_path, ProfilerHook(by_epoch=False, profile_times=4, with_stack=True))
     (window,) = windows(done)
     assert (window / "rank0.stacks.folded").stat().st_size

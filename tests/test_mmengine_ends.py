@@ -73,14 +73,14 @@ CODES = {
 
 
 @pytest.mark.parametrize("case", mmengine_ends.CASES)
-def test_the_exit_code_is_what_it_is_without_us(ended, case):
+def test_exit_code_equals_that_without_perfhooks(ended, case):
     folder, codes = ended
     assert codes[case] == CODES[case], (folder / f"{case}.txt").read_text()
     assert codes.get(f"{case}, without", codes[case]) == codes[case]
 
 
 @pytest.mark.parametrize("case", mmengine_ends.COMPARED)
-def test_the_traceback_is_what_it_is_without_us(ended, case):
+def test_traceback_equals_that_without_perfhooks(ended, case):
     folder, _ = ended
     found, expected = (traceback((folder / f"{name}.txt").read_text()) for name in (case, f"{case}, without"))
     assert found == expected
@@ -99,7 +99,7 @@ CAUSES = {
 
 
 @pytest.mark.parametrize("case", CAUSES)
-def test_what_was_recorded_is_kept_and_says_why_it_is_short(ended, case):
+def test_recording_is_kept_with_the_reason_for_its_end(ended, case):
     facts, table = kept(ended[0], case)
     assert facts["partial"].startswith(CAUSES[case])
     assert facts["state"] == "done"
@@ -108,18 +108,18 @@ def test_what_was_recorded_is_kept_and_says_why_it_is_short(ended, case):
 
 
 @pytest.mark.parametrize("case", ["train twice", "train, test", "two hooks", "workers"])
-def test_what_leaves_mmengines_hook_open_leaves_ours_closed(ended, case):
+def test_ends_that_leave_mmengines_hook_open_close_ours(ended, case):
     _, table = kept(ended[0], case)
     assert [row["step"] for row in table] == [2, 3, 4, 5, 6, 7]
 
 
 @pytest.mark.parametrize("case", ["test", "val", "resume"])
-def test_where_nothing_is_trained_nothing_is_recorded(ended, case):
+def test_runner_without_training_records_nothing(ended, case):
     assert not list((ended[0] / case).rglob("*.capture.json"))
 
 
 @pytest.mark.usefixtures(tidy.__name__)
-def test_an_exception_that_somebody_catches_leaves_no_profiler_running(tmp_path):
+def test_caught_exception_leaves_no_profiler_running(tmp_path):
     class Fail(Hook):
         def before_train_iter(self, runner, **_):
             if runner.iter == 4:

@@ -28,7 +28,7 @@ def folder(frameworks, tmp_path_factory):
     return folder
 
 
-def test_both_ranks_meet_in_one_run_under_their_own_names(folder):
+def test_ranks_share_one_run_under_their_own_names(folder):
     (run,) = {path.parent for path in folder.rglob("run.json")}
     (window,) = run.glob("train-000001-000002")
     for rank in range(2):
@@ -36,7 +36,7 @@ def test_both_ranks_meet_in_one_run_under_their_own_names(folder):
         assert (window / f"rank{rank}.pt.trace.json.gz").exists()
 
 
-def test_ranks_says_who_records(folder):
+def test_ranks_option_selects_recording_ranks(folder):
     (window,) = folder.rglob("train-000005-000006")
     assert {path.name.split(".")[0] for path in window.iterdir() if not path.name.startswith(".")} == {"rank0"}
 

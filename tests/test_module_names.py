@@ -105,7 +105,7 @@ def test_modules_of_two_models_have_their_class_before_their_name(tmp_path):
 
 
 @pytest.mark.recorder
-def test_a_call_that_nobody_saw_leaves_its_class_without_names(tmp_path):
+def test_unobserved_call_leaves_its_class_without_names(tmp_path):
     """On another thread, which has a recorder of Python too but not our labels: no name is better than a wrong one."""
     net, elsewhere = labelled(Net()), torch.nn.Linear(4, 4)
     asked, done, over = threading.Semaphore(0), threading.Semaphore(0), []
@@ -134,7 +134,7 @@ def test_a_call_that_nobody_saw_leaves_its_class_without_names(tmp_path):
 
 @pytest.mark.recorder
 @pytest.mark.parametrize("options", [{"with_stack": False}, {"labels": False}])
-def test_names_are_written_only_where_they_are_of_use(tmp_path, options):
+def test_names_are_written_only_if_useful(tmp_path, options):
     net = Net()
     trace = recorded(tmp_path, lambda: net(torch.randn(3, 4)), **options)
     assert labels.MODULE_NAMES not in trace.metadata
@@ -157,7 +157,7 @@ def test_modules_are_not_kept_alive(tmp_path):
 @pytest.mark.parametrize(
     "said", [None, [], "x", {"A": "x"}, {"A": [1]}, {"A": ["x", "y"]}, {"A": []}, {"A": {"0": "x"}}]
 )
-def test_what_is_no_list_of_names_names_nothing(tmp_path, said):
+def test_invalid_list_of_names_is_ignored(tmp_path, said):
     """A trace is data of others."""
     events = [testing.python_frame("nn.Module: A_0", 0, 10, Python_module_id=0)]
     trace = read(testing.write_trace(tmp_path / "t.json", events, **{labels.MODULE_NAMES: said}))
@@ -180,7 +180,7 @@ def annotate():
 
 
 @pytest.mark.recorder
-def test_parts_of_cuda_graphs_bear_the_names_that_torch_keeps_of_their_nodes(tmp_path, annotate):
+def test_parts_of_cuda_graphs_have_the_names_of_torch(tmp_path, annotate):
     """By Kineto, which writes the numbers of the nodes alone; beside them, ours are in the metadata."""
     for node, annotation in (
         (1, {"name": "mlp"}),
@@ -206,11 +206,11 @@ def test_parts_of_cuda_graphs_bear_the_names_that_torch_keeps_of_their_nodes(tmp
 
 
 @pytest.mark.recorder
-def test_without_cuda_graphs_that_somebody_annotated_nothing_is_written_about_them(tmp_path):
+def test_without_named_cuda_graphs_no_names_are_written(tmp_path):
     assert labels.GRAPH_REGIONS not in recorded(tmp_path, lambda: torch.ones(2) + 1).metadata
 
 
-def test_where_a_module_is_gone_none_is_named():
+def test_deleted_module_leaves_all_without_names():
     """The recorder numbered it, and nobody knows any more among which class."""
     order, model = module_order.ModuleOrder(), torch.nn.Sequential(torch.nn.Linear(2, 2))
     order.add(model, is_outermost=True)

@@ -69,7 +69,7 @@ def planted(*, linked):
 
 
 @pytest.mark.parametrize("linked", [True, False])
-def test_planted_times_come_out_exactly(linked, tmp_path):
+def test_planted_times_are_exact(linked, tmp_path):
     """By the links of the trace, or without them by sequence numbers."""
     found = table(tmp_path, planted(linked=linked))
     assert found["path"].to_list() == ["Net_0", "Net_0/A_0", "Net_0/B_0"]
@@ -115,13 +115,13 @@ def test_recomputation_is_part_of_the_backward_pass(tmp_path):
     assert times(found, "forward_ms", "backward_ms") == {"A_0": (50, 100)}
 
 
-def test_a_module_of_two_modules_has_a_place_in_each(tmp_path):
+def test_module_of_two_parents_has_two_rows(tmp_path):
     events = [module("A_0", 0, 50), module("Shared_0", 10, 20), module("B_0", 50, 100), module("Shared_0", 60, 80)]
     found = times(table(tmp_path, events), "forward_ms")
     assert found == {"A_0": (50,), "A_0/Shared_0": (10,), "B_0": (50,), "B_0/Shared_0": (20,)}
 
 
-def test_a_module_is_one_however_deep_in_python_it_is_called(tmp_path):
+def test_module_is_one_row_at_any_python_depth(tmp_path):
     events = [module("A_0", 0, 50), module("A_0", 100, 150), testing.python_frame("f.py(1): f", 90, 200)]
     assert table(tmp_path, events).select("path", "calls").rows() == [("A_0", 2)]
 
@@ -143,7 +143,7 @@ def replayed():
     return [*calls, *work]
 
 
-def test_what_is_named_in_a_cuda_graph_is_a_row_below_the_module_that_replays_it(tmp_path):
+def test_named_part_of_a_cuda_graph_is_below_its_module(tmp_path):
     found = table(tmp_path, replayed())
     assert times(found, "forward_device_ms", "backward_device_ms") == {
         "Net_0": (42, 7),
@@ -163,7 +163,7 @@ def test_what_is_named_in_a_cuda_graph_is_a_row_below_the_module_that_replays_it
     }  # fmt: skip  # as above
 
 
-def test_the_page_keeps_the_regions_that_take_most_of_the_device(tmp_path, monkeypatch):
+def test_report_keeps_the_regions_with_most_device_time(tmp_path, monkeypatch):
     """The host spends nothing in them, so that its time alone would cut them off first."""
     monkeypatch.setattr(window_data, "_ROWS", 1)
     short = [module(f"Short_{number}", 200 + number, 201 + number) for number in range(20)]
@@ -179,7 +179,7 @@ def test_without_stacks_there_are_the_regions_of_cuda_graphs_alone(tmp_path):
     assert modules.model(read(tmp_path / "t.json"), found) is None
 
 
-def test_regions_below_modules_that_are_nested_too_deep_stand_below_none(tmp_path, monkeypatch):
+def test_regions_below_too_deep_modules_have_no_parent(tmp_path, monkeypatch):
     """Each would write the path of all the modules around it again."""
     monkeypatch.setattr(host, "MAX_LETTERS", 16)
     monkeypatch.setattr(host, "MAX_LETTERS_PER_SLICE", 0)
@@ -188,7 +188,7 @@ def test_regions_below_modules_that_are_nested_too_deep_stand_below_none(tmp_pat
     assert not {"Net_0/mlp", "Net_0/attention"} & paths
 
 
-def test_what_a_trace_cannot_tell_is_null(tmp_path):
+def test_unknown_values_are_null(tmp_path):
     found = table(tmp_path, [module("A_0", 0, 50)])
     columns = ("forward_device_ms", "backward_ms", "backward_device_ms")
     assert found.select(columns).row(0) == (None,) * 3
@@ -205,7 +205,7 @@ def check_sums(found):
 
 
 @pytest.mark.process  # torch starts one at its first optimizer
-def test_a_real_net_has_its_modules_and_no_more_backward_time_than_autograd(tmp_path):
+def test_real_network_has_its_modules_and_backward_time(tmp_path):
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -278,7 +278,7 @@ def climb(parent, own, entry):
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 30), st.integers(-1, 3)), max_size=30))
-def test_a_value_is_inherited_from_the_innermost_that_has_one(rows):
+def test_value_is_inherited_from_the_innermost_ancestor(rows):
     rows.sort(key=lambda row: (row[0], -row[1]))
     start, span, own = (np.array([row[column] for row in rows], np.int64) for column in range(3))
     parent = nest(np.zeros(len(rows), np.int64), start, start + span).parent
@@ -286,7 +286,7 @@ def test_a_value_is_inherited_from_the_innermost_that_has_one(rows):
     assert host.inherited(parent, own).tolist() == expected
 
 
-def test_the_tree_is_made_once_and_goes_with_its_trace(tmp_path):
+def test_module_tree_is_built_once_per_trace(tmp_path):
     trace = read(testing.write_trace(tmp_path / "t.json", [testing.op("a", 0, 5)]))
     assert host.tree(trace) is host.tree(trace)
     tree = weakref.ref(host.tree(trace).row)
@@ -294,7 +294,7 @@ def test_the_tree_is_made_once_and_goes_with_its_trace(tmp_path):
     assert tree() is None
 
 
-def test_the_handler_writes_one_file(tmp_path):
+def test_handler_writes_one_file(tmp_path):
     trace = read(testing.write_trace(tmp_path / "t.json", planted(linked=True)))
     assert [artifact.name for artifact in Modules().artifacts(Capture(), trace)] == ["modules.csv"]
 
@@ -322,7 +322,7 @@ def model_of(tmp_path, events):
         ([testing.op("aten::mm", 0, 10)], None),
     ],
 )
-def test_the_model_is_the_outermost_module_that_holds_most_of_the_time(tmp_path, events, model):
+def test_model_is_the_outermost_module_with_most_of_the_time(tmp_path, events, model):
     """Where no device works, of the time of modules; what is around a model is none."""
     assert model_of(tmp_path, events) == model
 
@@ -342,5 +342,5 @@ def launched(number, at, span, **options):
         ([module("Net_0", 0, 900), *launched(1, 950, 5)], "Net"),
     ],
 )
-def test_the_model_is_what_the_device_works_for(tmp_path, events, model):
+def test_model_is_chosen_by_device_time(tmp_path, events, model):
     assert model_of(tmp_path, events) == model

@@ -90,29 +90,29 @@ def killed_lines(told):
     return [line.split(":")[2] for line in told.splitlines() if line.startswith("killed")]
 
 
-def test_what_a_test_asserts_is_killed_also_in_a_process_that_a_shared_fixture_starts(told):
+def test_assertion_kills_mutants_in_shared_fixture_processes(told):
     assert killed_lines(told) == ["2"] * 3
     assert told.count("; tests/test_sums.py::test_a_process\n") == 3
 
 
-def test_a_survivor_is_shown_with_its_place_its_change_and_what_was_tried(told):
+def test_survivor_is_shown_with_place_change_and_tests(told):
     entered = "survived: perfhooks/dist/sums.py:6: arithmetic; 2 of 2 tests that may enter the line passed\n"
     change = "    -    return value + 1\n    +    return value - 1\n"
     assert entered + change in told
     assert "survived: perfhooks/dist/sums.py:10: arithmetic; no test enters it\n" + change in told
 
 
-def test_the_numbers_are_told_by_room(told):
+def test_counts_are_shown_by_room(told):
     header, *rows = told.rstrip().splitlines()[-3:]
     assert header.split("  ")[0] == "room"
     assert [row.split() for row in rows] == [["dist", "3", "0", "6"], ["all", "3", "0", "6"]]
 
 
-def test_the_tree_itself_is_left_as_it_was(told, tree):
+def test_tree_stays_unchanged(told, tree):
     assert (tree / "perfhooks/dist/sums.py").read_text() == MODULE
 
 
-def test_a_function_that_has_changed_is_tried_with_what_entered_it_and_new_tests_are_tried_too(told, tree, tmp_path):
+def test_changed_function_is_tested_with_its_callers_and_new_tests(told, tree, tmp_path):
     shutil.copytree(tree, tmp_path / "project")
     module = tmp_path / "project/perfhooks/dist/sums.py"
     module.write_text(MODULE.replace("value + 1", "1 + value", 1))
@@ -149,7 +149,7 @@ def test_far():
 """
 
 
-def test_how_data_is_kept_is_not_changed(monkeypatch):
+def test_data_structures_are_not_mutated(monkeypatch):
     monkeypatch.syspath_prepend(SCRIPT.parent)
     from mutations import mutants_of
 
@@ -157,7 +157,7 @@ def test_how_data_is_kept_is_not_changed(monkeypatch):
     assert {mutant.line for mutant in found} == {2}
 
 
-def test_an_expensive_test_is_tried_only_where_the_near_ones_pass_and_none_twice(told, tree, tmp_path):
+def test_expensive_tests_run_once_after_nearby_tests(told, tree, tmp_path):
     """A module without functions is tried with what runs it."""
     shutil.copytree(tree, tmp_path / "project")
     (tmp_path / "project/perfhooks/dist/alone.py").write_text("print(6 * 7)\n")

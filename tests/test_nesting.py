@@ -37,7 +37,7 @@ def torch_rule(thread, start, end):
 @pytest.mark.slow
 @pytest.mark.parametrize("few", [-1, 0, 8])
 @given(slices)
-def test_parents_are_those_of_torch_however_many_cross(few, rows):
+def test_parents_equal_those_of_torch_for_crossing_slices(few, rows):
     thread, start, end = columns(rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nesting, "_MAX_CROSSED_PASSES", few)
@@ -72,7 +72,7 @@ def test_self_times_sum_to_the_union_of_each_thread(rows):
 
 @pytest.mark.slow
 @given(st.recursive(st.just([]), lambda inner: st.lists(inner, max_size=4), max_leaves=40))
-def test_a_tree_comes_back_as_it_was(tree):
+def test_properly_nested_tree_is_restored(tree):
     """Slices that nest properly take the fast way, and it finds the tree they were made from."""
     rows, parents = [], []
 
@@ -92,7 +92,7 @@ def test_a_tree_comes_back_as_it_was(tree):
     assert found.parent.tolist() == parents
 
 
-def test_calls_that_lie_forty_thousand_deep_nest_as_few_do():
+def test_forty_thousand_nested_calls_are_supported():
     """More than fits into two bytes, as in a recursion without an end."""
     start = np.arange(40_000)
     found = nest(np.zeros(len(start), np.int64), start, 100_000 - start)
@@ -100,7 +100,7 @@ def test_calls_that_lie_forty_thousand_deep_nest_as_few_do():
     assert np.array_equal(found.depth, start)
 
 
-def test_a_crossed_slice_ends_where_the_other_begins():
+def test_crossed_slice_ends_at_the_crossing_slice():
     """A Python frame that was open when a step mark began does not hold the step."""
     thread, start, end = np.zeros(2, np.int64), np.array([0, 5]), np.array([10, 100])
     found = nest(thread, start, end)
@@ -109,14 +109,14 @@ def test_a_crossed_slice_ends_where_the_other_begins():
     assert found.own.tolist() == [5, 95]
 
 
-def test_no_slices_nest_in_nothing():
+def test_empty_input_has_no_nesting():
     none = np.empty(0, np.int64)
     assert nest(none, none, none).parent.tolist() == []
 
 
 @pytest.mark.slow
 @given(slices, st.data())
-def test_paths_are_numbered_alike_level_by_level_and_one_by_one(rows, data):
+def test_paths_are_numbered_equally_by_both_methods(rows, data):
     found = nest(*columns(rows))
     frame = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(rows), max_size=len(rows))), np.int64)
     skipped = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), np.bool_)
@@ -138,7 +138,7 @@ def test_paths_are_numbered_alike_level_by_level_and_one_by_one(rows, data):
         max_size=12,
     )
 )
-def test_what_holds_slices_is_the_same_by_the_tree_of_all_and_by_their_own(tmp_path_factory, made):
+def test_ancestors_are_equal_in_full_and_partial_trees(tmp_path_factory, made):
     """Where slices cross, the tree of all may say something else: then it is not asked."""
     events = [testing.op(name, start, start + span, tid=tid) for name, start, span, tid in made]
     trace = read(testing.write_trace(tmp_path_factory.mktemp("x") / "t.json", events))

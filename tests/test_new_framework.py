@@ -88,7 +88,7 @@ def rows(callback):
 
 
 @pytest.mark.recorder
-def test_it_records_labels_and_logs_a_window_and_leaves_nothing_behind(face, options, tmp_path, caplog):
+def test_integration_records_labels_logs_and_cleans_up(face, options, tmp_path, caplog):
     callback = face(WINDOW, **options)
     trainer = Trainer(tmp_path, callback)
     trainer.fit(batches(5))
@@ -112,7 +112,7 @@ def test_a_step_that_fails_ends_the_window_with_its_cause(face, options, tmp_pat
     assert "ValueError: no batch" in caplog.text
 
 
-def test_a_training_that_nobody_wants_profiled_trains(face, options, tmp_path):
+def test_training_without_profiling_works(face, options, tmp_path):
     callback = face({"validate": WINDOW}, **options)
     Trainer(tmp_path, callback).fit(batches(3))
     assert list(callback.profilers) == ["validate"]
@@ -139,7 +139,7 @@ def test_its_signature_has_every_option_and_its_own_defaults(face):
 
 
 @pytest.mark.recorder
-def test_a_pickled_one_goes_on_counting(face, options, tmp_path):
+def test_unpickled_callback_continues_counting(face, options, tmp_path):
     callback = face(WINDOW, **options)
     Trainer(tmp_path, callback).fit(batches(5))
     callback._trainer = None

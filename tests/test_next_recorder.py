@@ -126,7 +126,7 @@ def left():
 
 @pytest.mark.parametrize("packs", [True, False])
 @pytest.mark.parametrize("activities", [objects, words])
-def test_every_window_is_found_whether_its_recorder_packs_it_or_not(recorder, activities, packs):
+def test_windows_are_found_packed_or_plain(recorder, activities, packs):
     recorder(packs=packs)
     trained(activities())
     assert [window.name for window in windows()] == ["train-000001-000002", "train-000004-000005"]
@@ -138,7 +138,7 @@ def test_every_window_is_found_whether_its_recorder_packs_it_or_not(recorder, ac
     assert [observer.is_open for observer in MADE] == [False, False]
 
 
-def test_a_window_that_torch_was_asked_to_write_later_is_waited_for(recorder):
+def test_window_written_later_by_torch_is_awaited(recorder):
     recorder()
     later = torch._C._profiler._ExperimentalConfig(custom_profiler_config='{"cuspy_async_export": true}')
     trained(objects(), experimental_config=later)
@@ -148,7 +148,7 @@ def test_a_window_that_torch_was_asked_to_write_later_is_waited_for(recorder):
     assert left() == []
 
 
-def test_the_device_ends_what_it_was_asked_for_before_it_is_no_longer_looked_at(recorder, monkeypatch):
+def test_device_finishes_its_work_before_recording_ends(recorder, monkeypatch):
     """torch waits for it only where Kineto records; what begins after that would be in no window."""
     done = []
     recorder(close_window=lambda self: done.append("closed") or 7)
@@ -159,7 +159,7 @@ def test_the_device_ends_what_it_was_asked_for_before_it_is_no_longer_looked_at(
     assert done == ["waited", "closed"] * 2
 
 
-def test_its_size_is_that_of_its_json_as_limits_mean_it(recorder):
+def test_trace_size_is_that_of_its_json(recorder):
     recorder()
     trained(objects())
     capture = json.loads((windows()[0] / "rank0.capture.json").read_text())
@@ -167,7 +167,7 @@ def test_its_size_is_that_of_its_json_as_limits_mean_it(recorder):
         assert capture["cost"]["trace_bytes"] == len(file.read())
 
 
-def test_a_window_of_it_is_exported_plain_or_packed_and_any_number_of_times(recorder):
+def test_window_is_exported_plain_or_packed_several_times(recorder):
     recorder()
     with Profiler(activities=objects(), with_stack=True) as prof:
         X @ X
@@ -179,7 +179,7 @@ def test_a_window_of_it_is_exported_plain_or_packed_and_any_number_of_times(reco
     assert left() == []
 
 
-def test_a_window_that_nobody_saves_is_no_longer_looked_at(recorder):
+def test_unsaved_window_is_released(recorder):
     recorder()
     with Profiler(activities=objects(), schedule=SCHEDULE, on_trace_ready=lambda _: None, keep_results=False) as prof:
         for _ in range(8):
@@ -196,7 +196,7 @@ HOST_ALONE = pytest.mark.filterwarnings("ignore:CUDA is not available, disabling
 
 @HOST_ALONE
 @pytest.mark.parametrize("activities", [objects, words])
-def test_without_its_library_that_is_one_line_and_kineto_records(monkeypatch, caplog, activities):
+def test_missing_library_is_one_line_and_kineto_records(monkeypatch, caplog, activities):
     monkeypatch.setitem(sys.modules, OBSERVER, None)
     prof = trained(activities())
     (line,) = lines(caplog)
@@ -208,7 +208,7 @@ def test_without_its_library_that_is_one_line_and_kineto_records(monkeypatch, ca
 
 
 @HOST_ALONE
-def test_without_a_device_it_is_not_tried_as_it_would_end_the_process(recorder, caplog):
+def test_next_recorder_is_not_started_without_a_device(recorder, caplog):
     recorder(available=None)
     trained(objects())
     assert lines(caplog) == [
@@ -218,7 +218,7 @@ def test_without_a_device_it_is_not_tried_as_it_would_end_the_process(recorder, 
 
 
 @HOST_ALONE
-def test_without_a_device_that_it_can_see_that_is_one_line_with_the_reason_and_kineto_records(recorder, caplog):
+def test_invisible_device_is_one_line_and_kineto_records(recorder, caplog):
     def refused(self, **options):
         logging.getLogger("torch.profiler._cuspy.observers.base").warning("Cuspy observer unavailable: no driver")
         MADE.append(self)
@@ -234,7 +234,7 @@ def test_without_a_device_that_it_can_see_that_is_one_line_with_the_reason_and_k
 
 
 @pytest.mark.filterwarnings("ignore:Cuspy observer unavailable")
-def test_what_it_does_not_write_is_the_host_alone_and_says_so(recorder):
+def test_missing_device_events_leave_the_host_with_a_note(recorder):
     recorder(writes=False)
     trained(objects())
     capture = json.loads((windows()[0] / "rank0.capture.json").read_text())
@@ -254,7 +254,7 @@ def taken(*activities):
     return config[ProfilerActivity.CUDA]
 
 
-def test_words_mean_what_torchs_objects_mean(recorder):
+def test_text_and_configuration_objects_are_equivalent(recorder):
     recorder()
     whole, cuspy = torch.profiler.ProfilerActivityConfig, torch.profiler.CuspyConfig
     assert taken("cuda:cuspy") == whole(profiler_configs=[cuspy()])
@@ -276,12 +276,12 @@ def test_words_mean_what_torchs_objects_mean(recorder):
         ({"cuda": {"kinds": []}}, "is not a valid activity configuration"),
     ],
 )
-def test_words_that_mean_nothing_are_refused_at_construction(wrong, said):
+def test_invalid_text_is_rejected_at_construction(wrong, said):
     with pytest.raises(perfhooks.OptionError, match=said):
         Profiler(activities=["cpu", wrong])
 
 
-def test_it_cannot_record_a_device_without_the_host(recorder):
+def test_next_recorder_needs_the_host(recorder):
     recorder()
     with pytest.raises(perfhooks.OptionError, match="requires CPU activity"):
         Profiler(activities=["cuda:cuspy"])

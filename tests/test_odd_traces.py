@@ -31,7 +31,7 @@ def bytes_per_second(tmp_path, spelled):
 
 
 @pytest.mark.parametrize("spelled", ["Float", "FLOAT", "fp32", "float"])
-def test_a_type_is_known_in_any_case(tmp_path, spelled):
+def test_types_are_recognized_in_upper_and_lower_case(tmp_path, spelled):
     assert bytes_per_second(tmp_path, spelled) == pytest.approx(3 * 64 * 64 * 4 / 4000)
 
 
@@ -51,7 +51,7 @@ def test_own_times_of_crossing_labels_are_not_negative(tmp_path):
     assert (Tables(trace).operators()["self_cpu_ms"] >= 0).all()
 
 
-def test_operators_of_other_threads_are_no_share_of_a_step(tmp_path):
+def test_operators_of_other_threads_are_no_part_of_a_step(tmp_path):
     events = []
     for number in range(3):
         at = 10_000_000 * number
@@ -105,7 +105,7 @@ def test_a_reserved_size_that_is_not_counted_is_empty(tmp_path, recorded, shown)
 
 @pytest.mark.slow
 @given(st.text())
-def test_an_escaped_name_is_ascii_and_comes_back(name):
+def test_escaped_name_is_ascii_and_restored(name):
     assert labels.escaped(name).isascii()
     if not any(0xD800 <= ord(letter) < 0xE000 for letter in name) and "&#x" not in name:
         assert labels.unescaped(labels.escaped(name)) == name
@@ -252,7 +252,7 @@ profiler.export_chrome_trace(sys.argv[1])
 """
 
 
-def test_a_recorded_dispatch_mode_doubles_nothing(tmp_path, run_script):
+def test_recorded_dispatch_mode_doubles_nothing(tmp_path, run_script):
     done = run_script(DISPATCH, tmp_path / "t.json")
     assert done.returncode == 0, done.stderr
     table = operators.table(read(tmp_path / "t.json"))
@@ -317,7 +317,7 @@ def never_closed(count, *, depth=1, tail=0):
 
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("tail", [0, 1000, 5000])
-def test_a_frame_that_was_never_closed_ends_where_its_caller_goes_on(tmp_path, depth, tail):
+def test_unclosed_frame_ends_with_its_caller(tmp_path, depth, tail):
     trace = read(testing.write_trace(tmp_path / "t.json", never_closed(5, depth=depth, tail=tail)))
     stacks_ = list(folded(trace))
     assert not any(stack.count("call0") > 1 for stack in stacks_)
@@ -328,7 +328,7 @@ def test_a_frame_that_was_never_closed_ends_where_its_caller_goes_on(tmp_path, d
     assert checks["frames-without-end"] >= 4 * depth
 
 
-def test_one_frame_that_was_never_closed_ends_as_well(tmp_path):
+def test_single_unclosed_frame_ends(tmp_path):
     events = never_closed(2)
     events[2]["dur"] = 50.0
     trace = read(testing.write_trace(tmp_path / "t.json", events))
@@ -336,7 +336,7 @@ def test_one_frame_that_was_never_closed_ends_as_well(tmp_path):
 
 
 @pytest.mark.parametrize("number", [2**62, -5, "a"])
-def test_odd_numbers_of_frames_are_left_alone(tmp_path, number):
+def test_frames_with_odd_numbers_stay_unchanged(tmp_path, number):
     events = never_closed(2)
     events[2]["args"]["Python id"] = number
     assert read(testing.write_trace(tmp_path / "t.json", events)).rows(Kind.PYTHON).size == 5

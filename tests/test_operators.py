@@ -92,7 +92,7 @@ def test_the_table_is_that_of_torch(tmp_path, shapes, memory, grouped):
 
 
 @pytest.mark.recorder
-def test_stacks_leave_the_table_as_it_was(tmp_path):
+def test_stacks_leave_the_table_unchanged(tmp_path):
     """torch subtracts Python frames from the self time of labels; here they take nothing from it."""
     prof = train(with_stack=True, profile_memory=True)
     prof.export_chrome_trace(str(tmp_path / "t.json"))
@@ -119,7 +119,7 @@ def test_steps_are_one_row(tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(ranges.HIDDEN))
-def test_hidden_names_are_as_if_they_had_never_been(tmp_path, name):
+def test_hidden_names_belong_to_their_callers(tmp_path, name):
     """What ran inside belongs to what ran around it."""
     events = [testing.op("outer", 0, 100), testing.op(name, 10, 90), testing.op("inner", 20, 30)]
     found = table(tmp_path, events)
@@ -135,7 +135,7 @@ def test_an_only_child_with_its_parents_name_is_the_same_call(tmp_path):
     assert found["a"]["self_cpu_ms"] == pytest.approx(90e-6)
 
 
-def test_one_of_two_children_with_its_parents_name_is_a_call_of_its_own(tmp_path):
+def test_child_with_the_name_of_its_parent_beside_another_counts(tmp_path):
     events = [testing.op("a", 0, 100), testing.op("a", 10, 40), testing.op("b", 50, 60)]
     assert table(tmp_path, events)["a"]["count"] == 2
 
@@ -148,12 +148,12 @@ def test_memory_belongs_to_whatever_ran_then_on_any_thread(tmp_path):
     assert (found["[memory]"]["count"], found["[memory]"]["self_cpu_bytes"]) == (1, -16)
 
 
-def test_memory_of_devices_is_told_apart(tmp_path):
+def test_memory_of_devices_is_separate(tmp_path):
     found = table(tmp_path, [testing.op("a", 0, 20), testing.memory(5, 64), testing.memory(6, 128, device=0)])
     assert (found["a"]["cpu_bytes"], found["a"]["device_bytes"]) == (64, 128)
 
 
-def test_device_time_goes_to_the_operator_that_the_work_names(tmp_path):
+def test_device_time_belongs_to_the_named_operator(tmp_path):
     """Not to the runtime call, nor to whatever else ran then; the callers have it in their totals."""
     events = [
         testing.op("outer", 0, 100, external=1),
@@ -171,12 +171,12 @@ def test_device_time_goes_to_the_operator_that_the_work_names(tmp_path):
     assert found["gemm", "kernel"]["self_device_ms"] == pytest.approx(100e-6)
 
 
-def test_work_without_an_external_id_belongs_to_where_it_was_launched(tmp_path):
+def test_work_without_an_external_id_belongs_to_its_launcher(tmp_path):
     events = [testing.op("mm", 10, 50), testing.launch(7, 20, 30), testing.kernel(7, 500, 600)]
     assert table(tmp_path, events)["mm"]["self_device_ms"] == pytest.approx(100e-6)
 
 
-def test_what_a_label_launches_without_an_operator_is_the_labels(tmp_path):
+def test_work_launched_by_a_label_belongs_to_the_label(tmp_path):
     """Whether other calls name operators, as Kineto's do, or none does, as those of torch's next recorder."""
     for number in (1, 0):
         events = [testing.annotation("fused", 0, 90), testing.launch(1, 10, 12), testing.kernel(1, 100, 107)]
@@ -187,12 +187,12 @@ def test_what_a_label_launches_without_an_operator_is_the_labels(tmp_path):
         assert [found[name]["device_ms"] for name in ("fused", "aten::x")] == pytest.approx([1e-5, 3e-6])
 
 
-def test_what_a_trace_cannot_tell_is_null(tmp_path):
+def test_unknown_values_are_null(tmp_path):
     found = table(tmp_path, [testing.op("mm", 10, 50)])
     assert [found["mm"][column] for column in ("device_ms", "cpu_bytes", "device_bytes")] == [None] * 3
 
 
-def test_rows_can_be_told_apart_by_step(tmp_path):
+def test_rows_can_be_split_by_step(tmp_path):
     events = [testing.step_mark(3, 0, 10), testing.step_mark(4, 10, 20)]
     events += [testing.op("mm", 1, 2), testing.op("mm", 11, 15), testing.op("mm", 16, 17), testing.op("mm", 30, 31)]
     rows = operators.table(read(testing.write_trace(tmp_path / "t.json", events)), by="step")
@@ -204,7 +204,7 @@ def test_rows_can_be_told_apart_by_step(tmp_path):
 
 
 @pytest.mark.parametrize(("external", "self_time"), [(0, 260), (2, 200)])
-def test_exclusive_time_is_additive_where_torchs_self_time_is_not(tmp_path, external, self_time):
+def test_exclusive_times_sum_where_self_times_do_not(tmp_path, external, self_time):
     """A call that bears no operator's number stays in the operator's self time, and has a row besides."""
     events = [testing.op("a", 0, 100, external=1), testing.op("b", 200, 300, external=2)]
     events += [testing.launch(7, 10, 70, external=external), testing.launch(8, 210, 220, external=2)]
@@ -296,7 +296,7 @@ def stack_in_torch(prof):
 
 @pytest.mark.recorder
 @pytest.mark.parametrize("depth", [1, 3, 8])
-def test_stacks_are_those_of_torch(depth, tmp_path):
+def test_stacks_equal_those_of_torch(depth, tmp_path):
     """torch has stacks only with a private flag, innermost frame first, and leaves out what calls autograd."""
     import torch
     from torch.autograd.profiler_util import _filter_stack_entry
@@ -335,7 +335,7 @@ def test_device_work_has_the_stack_and_the_module_of_its_launch(tmp_path):
     assert found == dict.fromkeys(("aten::mm", "gemm", "cudaLaunchKernel"), launched) | {"aten::add": (None, None)}
 
 
-def test_operators_of_the_backward_pass_belong_to_the_module_of_the_forward_pass(tmp_path):
+def test_backward_operators_belong_to_the_forward_module(tmp_path):
     forward = testing.op("aten::mm", 10, 20)
     node = testing.op("autograd::engine::evaluate_function: MmBackward0", 100, 200, tid=9)
     events = [testing.python_frame("nn.Module: A_0", 0, 50), forward, node, testing.op("aten::t", 110, 120, tid=9)]

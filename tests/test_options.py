@@ -33,13 +33,13 @@ def test_the_signature_shows_every_option_with_its_default():
     assert parameters["with_stack"].annotation is bool
 
 
-def test_help_tells_what_every_option_means():
+def test_help_explains_all_options():
     text = pydoc.plain(pydoc.render_doc(Profiler))
     for option in all_options():
         assert f"{option.name}: {option.meaning} Default: {option.default!r}." in text
 
 
-def test_a_face_shows_what_it_takes_and_its_own_defaults():
+def test_signature_shows_options_and_own_defaults():
     @with_options(without=("stage",), keep_results=False)
     class Face:
         """One.
@@ -68,7 +68,7 @@ def test_the_experimental_options_of_torch_reach_the_trace(tmp_path):
     assert "Call stack" in (tmp_path / "t.json").read_text()
 
 
-def test_what_is_no_experimental_config_is_refused():
+def test_invalid_experimental_config_is_rejected():
     with pytest.raises(perfhooks.OptionError, match="must be torch's _ExperimentalConfig, got 'verbose'"):
         Profiler(experimental_config="verbose")
 
@@ -95,7 +95,7 @@ def test_activities_that_torch_refuses_are_refused_at_construction(wanted):
 @pytest.mark.recorder
 @pytest.mark.skipif(not hasattr(torch.profiler.profiler, "_parse_activities"), reason="torch 2.12 brought them")
 @pytest.mark.parametrize("wanted", [{"cpu": ["USER_ANNOTATION"]}, [{CPU: ["USER_ANNOTATION"]}]])
-def test_activities_may_say_what_of_them_is_recorded(wanted):
+def test_activities_can_have_settings(wanted):
     with Profiler(activities=wanted) as prof:
         torch.ones(3) + 1
     # torch 2.15 keeps more than these filters
@@ -115,21 +115,21 @@ VALUES = {
 
 @pytest.mark.recorder
 @pytest.mark.parametrize("name", [name for name in VALUES if name in KNOWN])
-def test_what_torch_takes_reaches_the_recorder_of_every_window(name):
+def test_options_of_torch_reach_the_recorder_of_all_windows(name):
     seen = []
     with Profiler(on_trace_ready=lambda window: seen.append(getattr(window, name)), **{name: VALUES[name]}):
         torch.ones(3) + 1
     assert seen == [VALUES[name]]
 
 
-def test_activities_are_chosen_by_name_and_none_are_all_that_there_are():
+def test_activities_are_selected_by_name_and_default_to_all():
     assert Profiler(activities=["CPU", "cuda"]).activities == {CPU, torch.profiler.ProfilerActivity.CUDA}
     assert Profiler(activities="cuda").activities == {torch.profiler.ProfilerActivity.CUDA}
     assert Profiler().activities == torch.profiler.supported_activities()
 
 
 @pytest.mark.recorder
-def test_what_this_torch_does_not_know_is_left_out_with_a_line(caplog):
+def test_options_unknown_to_this_torch_are_omitted_with_a_line(caplog):
     unknown = [name for name in RecordingOptions.__annotations__ if name not in KNOWN]
     assert unknown, "no torch knows them all: use_cuda went before the last ones came"
     with Profiler(**dict.fromkeys(unknown, True)) as prof:
@@ -141,7 +141,7 @@ def test_what_this_torch_does_not_know_is_left_out_with_a_line(caplog):
 
 
 @pytest.mark.parametrize("name", ["exit_timeout", "poll", "max_trace_mb"])
-def test_what_is_not_a_number_is_no_number_of_seconds_or_megabytes(name):
+def test_nan_is_no_number_of_seconds_or_megabytes(name):
     """A comparison with NaN is false, whichever way it asks."""
     with pytest.raises(perfhooks.OptionError, match=f"{name} must be a number >=? 0, got nan"):
         Profiler(**{name: float("nan")})
@@ -152,7 +152,7 @@ def test_what_is_not_a_number_is_no_number_of_seconds_or_megabytes(name):
     [("exit_timeout", 0, -0.1), ("post_processing_timeout_s", 0, -0.1), ("keep_windows", 1, 0)]
     + [(name, 1e-9, 0) for name in ("poll", "max_trace_mb")],
 )
-def test_the_least_that_an_option_may_be_is_taken_and_less_is_refused(name, least, below):
+def test_minimum_of_an_option_is_accepted_and_less_is_rejected(name, least, below):
     check_options({name: least})
     with pytest.raises(perfhooks.OptionError, match=f"{name} must be"):
         check_options({name: below})

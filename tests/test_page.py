@@ -101,7 +101,7 @@ def search(chromium, section, text):
 
 
 @pytest.mark.browser
-def test_the_page_of_a_run_draws_itself(chromium, recorded):
+def test_report_of_a_run_renders(chromium, recorded):
     chromium.open(recorded / "report.html")
     assert_quiet(chromium)
     # on a busy machine the steps wait for their loader long enough that there is a plan for it
@@ -116,7 +116,7 @@ def test_the_page_of_a_run_draws_itself(chromium, recorded):
     assert chromium.run("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_the_page_begins_with_the_users_labels_and_sorts_them_and_functions_where_a_click_asks(chromium, tmp_path):
+def test_report_begins_with_own_labels_and_sorts_by_clicks(chromium, tmp_path):
     events = [step_mark(0, 0, 900_000), annotation("LABEL2", 0, 600_000)]
     events += [annotation("mask indices", start, start + 5) for start in (700_000, 800_000)]
     events += [python_frame("a.py(9): long", 0, 600_000)]
@@ -136,7 +136,7 @@ def test_the_page_begins_with_the_users_labels_and_sorts_them_and_functions_wher
 
 
 @pytest.mark.slow
-def test_counters_have_lanes_beside_the_steps_and_a_trace_without_them_has_none(chromium, tmp_path):
+def test_counters_have_lanes_beside_the_steps(chromium, tmp_path):
     marks = [step_mark(number, number * 10_000_000, (number + 1) * 10_000_000) for number in range(3)]
     samples = [
         {"ph": "C", "name": name, "pid": "GPU 0 Counters", "ts": time * 1000.0, "args": {"": value}}
@@ -155,7 +155,7 @@ def test_counters_have_lanes_beside_the_steps_and_a_trace_without_them_has_none(
 
 
 @pytest.mark.slow
-def test_operators_lie_under_the_roofs_of_their_device_and_a_trace_without_shapes_has_none(chromium, tmp_path):
+def test_operators_are_below_the_roofs_of_their_device(chromium, tmp_path):
     device = [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "numSms": 132}]
     call = op("aten::mm", 0, 100_000, Input_Dims=[[4096, 4096]] * 2, Input_type=["float"] * 2)
     rest = [launch(1, 0, 1000), kernel(1, 2_000, 4_002_000, name="ampere_sgemm"), step_mark(0, 0, 5_000_000)]
@@ -172,7 +172,7 @@ def test_operators_lie_under_the_roofs_of_their_device_and_a_trace_without_shape
     assert texts(chromium, ".roofline") == []
 
 
-def test_what_torch_compile_made_is_shown_where_something_was_compiled(chromium, tmp_path):
+def test_compiled_functions_are_shown(chromium, tmp_path):
     graph = Graph(id="0/0", function="net.py(3): forward", operators=9, seconds=3.0, backend_s=2.0, inductor_s=1.5)
     again = dataclasses.replace(graph, id="0/1", reason=HOSTILE, is_recorded=True)
     met = Break(reason="no print", line="net.py(5): forward", functions=("net.py: forward",), count=2)
@@ -192,7 +192,7 @@ def test_what_torch_compile_made_is_shown_where_something_was_compiled(chromium,
 
 
 @pytest.mark.process
-def test_the_page_writes_numbers_as_everything_else_does(chromium, recorded):
+def test_report_formats_numbers_like_python(chromium, recorded):
     """The rules stand in `perfhooks.core.words` and in a script; what both write of 300 numbers is the same."""
     chromium.open(recorded / "report.html")
     numbers = [0.0, *(1.37**power * 1e-4 for power in range(-10, 89))]
@@ -202,7 +202,7 @@ def test_the_page_writes_numbers_as_everything_else_does(chromium, recorded):
 
 
 @pytest.mark.process
-def test_the_page_says_of_each_window_what_ending_it_cost(chromium, recorded, tmp_path):
+def test_report_shows_the_cost_of_ending_each_window(chromium, recorded, tmp_path):
     """Stopping, saving and freeing together, and how large the trace was."""
     given = msgspec.json.decode((recorded / "report.json").read_bytes())
     last = given["windows"][-1]
@@ -287,7 +287,7 @@ def address(chromium):
 
 
 @pytest.mark.process
-def test_contention_is_the_one_warning_and_no_finding(chromium, recorded, tmp_path):
+def test_contention_is_a_warning_and_no_finding(chromium, recorded, tmp_path):
     given = msgspec.json.decode((recorded / "report.json").read_bytes())
     details = given["windows"][-1]["details"]["0"]
     finding = {"estimate": "", "advice": "", "code": "", "evidence": []}
@@ -346,7 +346,7 @@ def test_evidence_links_to_rows_frames_and_steps(chromium, recorded, tmp_path):
 
 
 @pytest.mark.process
-def test_a_click_on_an_operator_shows_what_is_behind_it(chromium, recorded):
+def test_click_on_an_operator_shows_shapes_lines_and_modules(chromium, recorded):
     """Shapes, lines and modules, each with its part of the operator's time; gone with the next click."""
     chromium.open(recorded / "report.html")
     click = (
@@ -374,7 +374,7 @@ def test_a_click_on_an_operator_shows_what_is_behind_it(chromium, recorded):
 
 
 @pytest.mark.process
-def test_a_link_shows_others_the_same(chromium, recorded):
+def test_link_restores_the_view(chromium, recorded):
     """The address says window, table, search, grouping, order and open row, and a fresh page follows it."""
     chromium.open(recorded / "report.html")
     chromium.run(
@@ -402,7 +402,7 @@ def test_a_link_shows_others_the_same(chromium, recorded):
 
 
 @pytest.mark.process
-def test_rows_are_taken_along(chromium, recorded, tmp_path):
+def test_copied_rows_are_the_visible_rows_with_all_columns(chromium, recorded, tmp_path):
     """As CSV: the rows that were searched for, in the order that is seen, every column and every digit."""
     chromium.open(recorded / "report.html")
     chromium.save_to(tmp_path)
@@ -567,7 +567,7 @@ def test_names_from_a_trace_stay_text_everywhere(chromium, tmp_path):
     assert any(HOSTILE in name for name in texts(chromium, "#flame .frame"))
 
 
-def test_a_trace_with_nothing_in_it_has_a_page(chromium, tmp_path):
+def test_empty_trace_has_a_report(chromium, tmp_path):
     chromium.open(of_trace(write_trace(tmp_path / "empty.json", [memory(0, 4096)]), tmp_path))
     assert_quiet(chromium)
     assert sections(chromium)[0] == "overview"
@@ -581,7 +581,7 @@ def test_many_steps_are_drawn_upright(chromium, tmp_path):
     assert chromium.run("document.querySelectorAll('#overview .bars .point').length") == 120
 
 
-def test_a_window_without_details_says_where_they_are(chromium, tmp_path):
+def test_window_without_details_names_its_files(chromium, tmp_path):
     given = run_data.from_trace(write_trace(tmp_path / "t.json", [op("aten::add", 0, 1000)]))
     given["windows"][0]["details"] = {}
     (tmp_path / "report.html").write_text(page.render(given), encoding="utf-8")
@@ -613,7 +613,7 @@ def test_ranks_are_shown_together(chromium, tmp_path, ranks, width):
     assert_quiet(chromium)
 
 
-def test_the_page_says_who_led_over_the_whole_run_and_groups_ranks_by_node(chromium, tmp_path):
+def test_report_names_stragglers_and_groups_ranks_by_node(chromium, tmp_path):
     folder = ManyRanks(ranks=8, node=4, windows=1, steps=40, slow_data={6: 15.0}).write(tmp_path / "run")
     for rank in range(8):
         lines = [f"train,{step},wait,60.0,{20.0 if rank == 6 else 5.0},,\n" for step in range(100, 140)]
@@ -629,7 +629,7 @@ def test_the_page_says_who_led_over_the_whole_run_and_groups_ranks_by_node(chrom
     assert_quiet(chromium)
 
 
-def test_the_first_screen_says_how_long_a_rank_only_waits(chromium, tmp_path):
+def test_first_screen_shows_the_pure_waits_of_a_rank(chromium, tmp_path):
     """Whatever part of its step that falls into: rank 0 waits 30 of 79 ms for rank 1, which waits for nobody."""
     folder = ManyRanks(ranks=2, node=1, windows=1, slow_data={1: 30.0}).write(tmp_path / "run")
     trace = write_trace(tmp_path / "t.json", [step_mark(10, 0, 900), annotation("backward", 5, 800)])
@@ -654,7 +654,7 @@ def test_the_first_screen_says_how_long_a_rank_only_waits(chromium, tmp_path):
     assert_quiet(chromium)
 
 
-def test_the_first_screen_says_that_a_device_lags_behind(chromium, tmp_path):
+def test_first_screen_shows_a_device_behind_its_host(chromium, tmp_path):
     """Steps of 2 ms on the host launch 20 ms of work each: what a step takes is not what the marks say."""
     ms = 1_000_000
     events = []
@@ -667,7 +667,7 @@ def test_the_first_screen_says_that_a_device_lags_behind(chromium, tmp_path):
     assert_quiet(chromium)
 
 
-def test_ranks_that_could_not_be_compared_are_shown_one_by_one(chromium, tmp_path, monkeypatch):
+def test_ranks_that_are_not_comparable_are_shown_singly(chromium, tmp_path, monkeypatch):
     def fail(*_):
         raise ValueError(HOSTILE)
 
@@ -677,7 +677,7 @@ def test_ranks_that_could_not_be_compared_are_shown_one_by_one(chromium, tmp_pat
     assert HOSTILE in texts(chromium, "#ranks .doubt")[0]
 
 
-def test_a_run_without_a_window_says_so(chromium, tmp_path):
+def test_run_without_a_window_has_a_report(chromium, tmp_path):
     given = {"format": 1, "title": "r", "run": {}, "windows": [], "lost": ["w of rank 0"], "timeline": {}}
     slow = {"rows": {"step": [90], "wall_ms": [500.0]}, "rows_count": 1, "count": 1, "wall_ms": 500.0, "causes": {}}
     given["slow"] = slow | {"causes": {HOSTILE: 1}, "ranks": 1}

@@ -35,7 +35,7 @@ def backward(start, end, sequence, tid=9):
     return op(NODE, start, end, tid=tid, Sequence_number=sequence, Fwd_thread_id=1)
 
 
-def test_passes_go_from_their_first_to_their_last_operator(tmp_path):
+def test_passes_last_from_first_to_last_operator(tmp_path):
     """What lies between belongs to them; before, between and after is other."""
     events = [
         *(forward(100, 150, 1), op("aten::to", 160, 170), forward(200, 300, 2)),
@@ -45,7 +45,7 @@ def test_passes_go_from_their_first_to_their_last_operator(tmp_path):
 
 
 @pytest.mark.parametrize("tid", [9, testing.PID])
-def test_a_pass_ends_where_something_else_begins(tmp_path, tid):
+def test_pass_ends_at_another_part(tmp_path, tid):
     """An update lies between two passes, a fetch between two batches."""
     events = [
         *(forward(0, 100, 1), backward(100, 200, 1, tid), annotation(UPDATE, 220, 300)),
@@ -89,7 +89,7 @@ def test_operators_that_copy_to_the_device_are_transfer(tmp_path):
     assert parts(tmp_path, events) == {"transfer": 100, "forward": 300, "backward": 100, "other": 500}
 
 
-def test_what_torch_compiled_is_forward_unless_it_updates(tmp_path):
+def test_compiled_code_without_updates_is_forward(tmp_path):
     events = [
         annotation("Torch-Compiled Region: 0/0", 0, 100),
         *(annotation(UPDATE, 200, 300), annotation("Torch-Compiled Region: 1/0", 210, 290)),
@@ -105,12 +105,12 @@ def test_what_torch_compiled_is_forward_unless_it_updates(tmp_path):
         *((name, 0) for name in ("_c10d_functional::all_reduce", "symm_mem::one_shot_all_reduce", "aten::add")),
     ],
 )
-def test_a_thread_communicates_in_collectives_of_any_library_that_it_starts_or_waits_for(tmp_path, name, spent):
+def test_thread_communicates_in_collectives_that_it_starts(tmp_path, name, spent):
     """Not in functional ones, which return at once, nor in those that kernels do alone."""
     assert parts(tmp_path, [op(name, 100, 300)]).get("communication", 0) == spent
 
 
-def test_our_own_labels_are_whole_and_nothing_is_joined_beside_them(tmp_path):
+def test_perfhooks_labels_are_complete_and_not_joined(tmp_path):
     """Operators outside of modules, such as a loss, count by themselves."""
     events = [
         *(annotation(labels.AUTOMATIC["forward"], 0, 300), forward(10, 20, 1), forward(400, 450, 2)),
@@ -133,7 +133,7 @@ def test_our_own_labels_are_whole_and_nothing_is_joined_beside_them(tmp_path):
         ("forward (auto)", None),
     ],
 )
-def test_names_are_known_however_they_are_spelled(name, part):
+def test_names_are_known_in_all_spellings(name, part):
     assert part_names.of_label(name) == part
 
 
@@ -170,13 +170,13 @@ def test_fetches_and_calls_belong_to_validation_or_to_training(marks, found):
     assert classify(spelled(marks), [0] * len(spelled(marks))) == spelled(found)
 
 
-def test_what_somebody_wrote_stays(tmp_path):
+def test_labels_of_the_user_stay_unchanged(tmp_path):
     """A fetch that was labelled is data, whatever follows."""
     events = [annotation("data", 0, 100), annotation(labels.AUTOMATIC["validation"], 200, 300)]
     assert parts(tmp_path, events) == {"data": 100, "validation": 100, "other": 800}
 
 
-def test_modules_that_a_data_set_calls_do_not_say_whose_the_fetch_is(tmp_path):
+def test_modules_of_a_data_set_do_not_classify_the_fetch(tmp_path):
     """Transforms may be modules: in evaluation mode for a batch to train on, in training mode for one to validate."""
     training, validation = (labels.AUTOMATIC[part] for part in ("forward", "validation"))
     fetch, inside = annotation(LOADER, 0, 300), (100, 200)

@@ -11,18 +11,18 @@ from perfhooks.run.loader.making import WorkerCounts
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5, 200])
-def test_workers_that_only_wait_or_have_a_processor_each_do_not_disturb_each_other(workers):
+def test_waiting_workers_with_free_cpus_do_not_interfere(workers):
     assert BatchCost(processor_s=1e-9, waits_s=0.02).rate(workers, 1) == pytest.approx(50 * workers, rel=0.01)
     assert BatchCost(processor_s=0.02).rate(workers, workers) == pytest.approx(50 * workers)
 
 
 @pytest.mark.parametrize("workers", [2, 3, 64])
-def test_workers_that_compute_give_no_more_than_their_processors(workers):
+def test_computing_workers_are_limited_by_their_cpus(workers):
     assert BatchCost(processor_s=0.01, handed_over_s=0.01).rate(workers, 2) == pytest.approx(100)
     assert BatchCost(processor_s=0.02).rate(workers, 1.5) <= 75 + 1e-9
 
 
-def test_workers_with_several_threads_use_up_processors_earlier():
+def test_workers_with_several_threads_use_more_cpus():
     """A batch of 40 ms of computing by four threads takes 10: one worker alone fills four processors."""
     cost = BatchCost(processor_s=0.04, threads=4)
     assert cost.alone_s == pytest.approx(0.01)
@@ -47,12 +47,12 @@ def played(workers, processors, computes, waits, seconds=400.0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("workers", "processors", "waits"), [*itertools.product((1, 3, 6), (1, 2), (0.01, 0.05))])
-def test_the_rate_is_that_of_workers_who_take_turns_at_processors(workers, processors, waits):
+def test_rate_equals_that_of_alternating_workers(workers, processors, waits):
     rate = BatchCost(processor_s=0.02, waits_s=waits).rate(workers, processors)
     assert rate == pytest.approx(played(workers, processors, 0.02, waits), rel=0.04)
 
 
-def test_a_step_takes_no_less_than_what_it_computes_itself_and_its_batches():
+def test_step_takes_at_least_its_own_and_its_batches_computation():
     """Two processors, a step of 50 ms and batches of 50: both share them, and none waits for more than it needs."""
     needs = Demand(rest_s=0.05, waited_s=0.05, processors=1, own_s=0.05)
     assert needs.step_with(BatchCost(processor_s=0.05), 8) == pytest.approx(0.1, rel=0.01)
@@ -67,7 +67,7 @@ def made(workers, batch_s, processor_s, queued_s=0.0):
 
 
 @pytest.mark.parametrize(("workers", "batch_s"), [(1, 0.08), (1, 0.03), (2, 0.16), (2, 0.07)])
-def test_what_a_batch_costs_agrees_with_what_a_step_takes(workers, batch_s):
+def test_cost_of_a_batch_agrees_with_the_step_time(workers, batch_s):
     """A window may be of a moment in which workers took longer than usual, or less long: a step takes 40 ms."""
     needs = Demand(rest_s=0.005, waited_s=0.035, processors=8, own_s=0.005)
     plan = LoaderPlan.of(made(workers, batch_s, 0.6 * batch_s), needs)
@@ -76,13 +76,13 @@ def test_what_a_batch_costs_agrees_with_what_a_step_takes(workers, batch_s):
     assert plan.cost.waits_s == pytest.approx(0.4 * plan.cost.alone_s)
 
 
-def test_workers_that_explain_less_than_half_of_a_wait_are_not_taken_for_slower_than_they_were():
+def test_workers_that_explain_half_of_a_wait_are_not_slowed():
     needs = Demand(rest_s=0.03, waited_s=0.01, processors=8, own_s=0.005)
     plan = LoaderPlan.of(made(1, 0.02, 0.02), needs)
     assert (plan.cost.alone_s, plan.bound) == (pytest.approx(0.02), "transfer")
 
 
-def test_workers_that_only_hand_over_late_are_said_to_where_more_would_help():
+def test_late_transfers_are_named_if_more_workers_would_help():
     needs = Demand(rest_s=0.02, waited_s=0.04, processors=16, own_s=0.005, workers=1)
     more = LoaderPlan.for_cost(BatchCost(processor_s=0.01, handed_over_s=0.05), needs)
     assert str(more).startswith("Workers spend 83% of their time on transferring batches. 3 workers would keep up")
@@ -90,14 +90,14 @@ def test_workers_that_only_hand_over_late_are_said_to_where_more_would_help():
     assert "the step waits for the transfer of each batch. More than 1 worker would not help." in str(none)
 
 
-def test_workers_of_two_epochs_are_as_many_as_those_of_one():
+def test_workers_of_two_epochs_count_once():
     needs = Demand(rest_s=0.005, waited_s=0.035, processors=8, own_s=0.005)
     ended, begun = made(2, 0.08, 0.08), made(2, 0.08, 0.08)
     assert LoaderPlan.of([*ended, *begun], needs) == LoaderPlan.of(ended, needs)
     assert BatchCost.of([*ended, *begun], free=2) == BatchCost.of(ended, free=2)
 
 
-def test_what_waited_for_a_processor_did_not_wait_for_a_disk():
+def test_run_queue_wait_is_no_disk_wait():
     known = BatchCost.of(made(4, 0.1, 0.04, 0.4), free=2)
     assert (known.processor_s, known.waits_s) == (pytest.approx(0.04), pytest.approx(0.02))
     assert BatchCost.of(made(2, 0.1, 0.04, None), free=2).waits_s == pytest.approx(0.06)
@@ -105,7 +105,7 @@ def test_what_waited_for_a_processor_did_not_wait_for_a_disk():
     assert BatchCost.of([]) is None
 
 
-def test_workers_that_others_keep_from_processors_are_not_told_of_free_ones():
+def test_workers_without_cpus_are_not_promised_free_cpus():
     """Four workers that got one and a half processors of 16, and waited for more, would share them with any other."""
     crowded = LoaderPlan.of(made(4, 0.1, 0.0375, 0.6), Demand(rest_s=0.01, waited_s=0.015, processors=16))
     assert not crowded.is_larger
@@ -113,7 +113,7 @@ def test_workers_that_others_keep_from_processors_are_not_told_of_free_ones():
     assert (alone.advised, alone.bound) == (10, "CPUs")
 
 
-def test_workers_that_there_are_are_not_said_to_keep_up_while_a_step_waits():
+def test_existing_workers_do_not_keep_up_while_a_step_waits():
     """One makes a batch in less than a step, and has no processor for it: others want the one that there is."""
     plan = LoaderPlan.of(made(1, 0.02, 0.008, 0.12), Demand(rest_s=0.01, waited_s=0.011, processors=2, own_s=0.01))
     assert plan.keep_up == 1
@@ -138,7 +138,7 @@ def test_more_than_keep_up_are_never_advised():
         assert str(plan)
 
 
-def test_the_table_is_what_the_plan_says():
+def test_table_equals_the_plan():
     """The table marks the number that needs more CPUs, and is empty if the workers keep up."""
     needs = Demand(rest_s=0.01, waited_s=0.03, processors=2, own_s=0.002, workers=1)
     plan = LoaderPlan.for_cost(BatchCost(processor_s=0.002, waits_s=0.038), needs)

@@ -120,7 +120,7 @@ def test_documented_package_adds_a_file_and_a_finding(documented, tmp_path):
     assert finding["is_bound"]
 
 
-def test_package_of_the_page_has_thirty_lines():
+def test_example_package_of_the_docs_has_thirty_lines():
     lines = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0].splitlines()
     assert len([line for line in lines if line.strip()]) <= 30
 
@@ -193,7 +193,7 @@ def test_rule_is_loaded_strictly(rule, value, problem):
         ("host-bound", "example_plugin:rule", "perfhooks has a rule with this name"),
     ],
 )
-def test_rule_that_cannot_be_used_is_one_warning(rule, found, caplog, name, value, problem):  # noqa: PLR0917 -- parameters
+def test_unusable_rule_is_one_warning(rule, found, caplog, name, value, problem):  # noqa: PLR0917 -- parameters
     before = found()
     rule("return []", name=name, value=value)
     assert [found(), found()] == [before, before]

@@ -68,7 +68,7 @@ def test_a_limit_is_that_of_all_devices_of_a_name(monkeypatch, devices, name, li
     assert sum(opened) == 0, "what was begun is ended"
 
 
-def test_what_cannot_be_asked_is_not_known(monkeypatch):
+def test_unknown_power_limit_is_none(monkeypatch):
     opened = managed(monkeypatch, (NAME, 500_000, 700_000), error=RuntimeError("Not Supported"))
     assert limit_of(NAME) is None
     assert opened == [1, -1]
@@ -87,9 +87,7 @@ def product(path, **metadata):
 @pytest.mark.parametrize(
     ("watts", "elsewhere", "is_said"), [(500, False, True), (700, False, False), (500, True, False)]
 )
-def test_a_power_cap_is_noted_where_the_window_was_recorded_and_said_beside_the_peaks(
-    monkeypatch, tmp_path, watts, elsewhere, is_said
-):
+def test_power_cap_is_recorded_and_shown_beside_the_peaks(monkeypatch, tmp_path, watts, elsewhere, is_said):
     """Of a machine that has started again since, or of another one, nobody asks: its limits say nothing."""
     managed(monkeypatch, (NAME, watts * 1000, 700_000))
     publish_json(tmp_path / "run.json", {"format": 1, "world_size": 1})
@@ -105,7 +103,7 @@ def test_a_power_cap_is_noted_where_the_window_was_recorded_and_said_beside_the_
     assert (SAID in limit_sentences.sentences(found, trace)) == is_said
 
 
-def test_what_was_measured_is_not_doubted(tmp_path):
+def test_measured_peaks_are_not_doubted(tmp_path):
     """The file of peaks says under which limit that was."""
     kept = tmp_path / "none.json"
     trace = read(product(tmp_path / "t.json"))

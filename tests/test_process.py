@@ -33,7 +33,7 @@ print(*forked)
 
 
 @pytest.mark.process
-def test_all_that_is_to_be_done_at_forks_and_at_the_end_is_done_in_its_order_even_if_one_of_it_raises():
+def test_work_at_forks_and_at_the_end_keeps_its_order():
     done = subprocess.run([sys.executable, "-c", ORDER], capture_output=True, text=True, check=False, timeout=300)
     words = ["begin", "about to fork", "signals", "steps", "have forked"]
     words += ["counts", "watcher", "profilers", "what was registered before"]
@@ -41,14 +41,14 @@ def test_all_that_is_to_be_done_at_forks_and_at_the_end_is_done_in_its_order_eve
     assert "ZeroDivisionError" in done.stderr
 
 
-def test_nobody_else_registers_for_the_end_of_the_process_or_for_forks():
+def test_only_two_modules_register_for_ends_and_forks():
     pattern = re.compile(r"\batexit\.|\bregister_at_fork\b|_register_atexit")
     found = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if pattern.search(path.read_text())}
     # its first handler is called last: it prints the exit summary
     assert found == {"core/process.py", "record/launch/site/sitecustomize.py"}
 
 
-def test_threads_of_ours_are_started_where_the_list_says():
+def test_threads_are_started_only_in_listed_modules():
     pattern = re.compile(r"threading\.(?:Thread|Timer)\(|start_new_thread")
     found = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if pattern.search(path.read_text())}
     in_training = {
@@ -72,7 +72,7 @@ def test_threads_of_ours_are_started_where_the_list_says():
     assert all(path.removesuffix(".py").replace("/", ".").removeprefix("record.") in said for path in in_training)
 
 
-def test_an_interpreter_without_forks_is_served_as_well(monkeypatch):
+def test_interpreter_without_forks_works(monkeypatch):
     """Windows has none."""
     from perfhooks.core import process
 

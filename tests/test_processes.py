@@ -40,7 +40,7 @@ def write(path, text):
 
 
 @pytest.mark.parametrize("count", [3, 300, 4000])
-def test_one_rank_is_read(tmp_path, count):
+def test_single_rank_is_read(tmp_path, count):
     assert len(read(write(tmp_path / "t.json", json.dumps(rank(0, count=count)).encode()))) == 3 * count + 2
 
 
@@ -53,7 +53,7 @@ def test_two_fused_ranks_are_refused(tmp_path, pid):
         read(write(tmp_path / "t.json", json.dumps(fused).encode()))
 
 
-def test_two_recordings_of_one_process_are_refused(tmp_path):
+def test_two_recordings_of_one_process_are_rejected(tmp_path):
     """Another window, or a rank whose clock is ahead: both number their calls from 1."""
     first, second = (rank(number, pid=1)["traceEvents"] for number in range(2))
     for event in second:

@@ -59,7 +59,7 @@ def ignore(window):
 
 
 @pytest.mark.recorder
-def test_after_a_window_that_torch_lost_for_its_stacks_the_others_have_none(monkeypatch, caplog):
+def test_lost_window_disables_stacks_in_later_windows(monkeypatch, caplog):
     """As torch 2.4 does where a window begins inside of a call from C; the training continues."""
     plain, stopped = profile.stop_trace, []
 
@@ -125,7 +125,7 @@ def test_a_trace_can_be_exported_again_and_again(name):
 
 
 @pytest.mark.recorder
-def test_without_schedule_it_is_torch_with_no_file_and_no_mark(tmp_path):
+def test_without_a_schedule_the_profiler_equals_torch(tmp_path):
     with Profiler(activities=[ProfilerActivity.CPU]) as prof:
         loop(prof, 3)
     rows = {row.key: row.count for row in prof.key_averages()}
@@ -138,7 +138,7 @@ def test_without_schedule_it_is_torch_with_no_file_and_no_mark(tmp_path):
 @pytest.mark.parametrize(
     ("schedule", "first"), [("wait=100 warmup=1 active=2", "steps 101-102"), ("wait=0 warmup=0 active=2", "steps 0-1")]
 )
-def test_a_table_before_a_window_says_so(ask, schedule, first):
+def test_table_before_a_window_explains_the_error(ask, schedule, first):
     prof = Profiler(schedule=schedule, on_trace_ready=ignore)
     with pytest.raises(
         perfhooks.NothingRecordedError, match=rf"^no window has been recorded: 0 steps.*the first window is {first}$"
@@ -147,14 +147,14 @@ def test_a_table_before_a_window_says_so(ask, schedule, first):
 
 
 @pytest.mark.recorder
-def test_a_table_during_a_window_says_so():
+def test_table_during_a_window_explains_the_error():
     with Profiler(activities=["cpu"]) as prof, pytest.raises(perfhooks.NothingRecordedError, match="still recording"):
         prof.key_averages()
 
 
 @pytest.mark.recorder
 @pytest.mark.parametrize("steps", [4, 5, 6])
-def test_the_last_cycle_is_readable_after_the_loop_though_the_schedule_goes_on(steps):
+def test_last_cycle_is_readable_after_the_loop(steps):
     """torch gives 0 events when the loop ends in the next cycle's wait or warm-up."""
     with Profiler(schedule="wait=1 warmup=1 active=2", on_trace_ready=ignore) as prof:
         loop(prof, steps)
@@ -162,7 +162,7 @@ def test_the_last_cycle_is_readable_after_the_loop_though_the_schedule_goes_on(s
 
 
 @pytest.mark.recorder
-def test_results_that_are_not_kept_are_asked_for_inside_of_the_handler_only():
+def test_results_are_available_only_in_the_handler_by_default():
     counts = []
     with Profiler(
         schedule=SCHEDULE, keep_results=False, on_trace_ready=lambda w: counts.append(len(w.key_averages()))
@@ -175,14 +175,14 @@ def test_results_that_are_not_kept_are_asked_for_inside_of_the_handler_only():
 
 
 @pytest.mark.recorder
-def test_events_add_up_over_windows_when_asked_to():
+def test_acc_events_accumulates_over_windows():
     with Profiler(schedule=SCHEDULE, on_trace_ready=ignore, acc_events=True) as prof:
         loop(prof)
     assert {row.key: row.count for row in prof.key_averages()}["aten::mm"] == 4
 
 
 @pytest.mark.recorder
-def test_metadata_reaches_the_trace_whenever_it_is_added():
+def test_metadata_reaches_the_trace_at_any_time():
     """Before the start, while recording, and after a window (there it goes into the next one)."""
     prof = Profiler(schedule=SCHEDULE, on_trace_ready=lambda w: w.export_chrome_trace(f"{w.step_num}.json"))
     prof.preset_metadata_json("preset", '{"a": 1}')
@@ -254,7 +254,7 @@ def test_stacks_are_folded_and_not_empty(tmp_path):
 
 
 @pytest.mark.recorder
-def test_export_stacks_is_in_microseconds_as_flamegraph_pl_is_told(tmp_path):
+def test_export_stacks_is_in_microseconds(tmp_path):
     """What torch's own table says took so many, and all stacks together what the trace covers."""
     with Profiler(activities=["cpu"]) as prof:
         for _ in range(20):
@@ -278,7 +278,7 @@ def second_half():
 
 @pytest.mark.recorder
 @pytest.mark.skipif(TORCH < (2, 12), reason="its events have no Python functions")
-def test_key_averages_with_stack_has_self_times_that_sum_to_the_label_and_group_by_stack_n_groups():
+def test_key_averages_with_stacks_sums_and_groups_like_torch():
     with Profiler(activities=["cpu"], with_stack=True) as prof, torch.profiler.record_function("LABEL2"):
         for _ in range(20):
             first_half()
@@ -307,7 +307,7 @@ def test_unknown_stack_metric_is_refused():
 
 
 @pytest.mark.worker
-def test_tensorboard_handler_works_beside_ours(tmp_path):
+def test_tensorboard_handler_works_beside_perfhooks_handlers(tmp_path):
     handlers = [torch.profiler.tensorboard_trace_handler("tb", use_gzip=True), "steps", {"type": "trace"}]
     with Profiler(schedule=SCHEDULE, on_trace_ready=handlers, out="runs", run="r") as prof:
         loop(prof)
@@ -327,7 +327,7 @@ def test_callables_are_called_in_order():
 
 
 @pytest.mark.recorder
-def test_a_failing_handler_is_one_log_line_and_training_goes_on(caplog):
+def test_failing_handler_is_one_log_line(caplog):
     def bad(window):
         raise RuntimeError("no luck")
 
@@ -339,7 +339,7 @@ def test_a_failing_handler_is_one_log_line_and_training_goes_on(caplog):
 
 
 @pytest.mark.recorder
-def test_errors_come_out_when_asked_for():
+def test_errors_are_raised_with_on_error_raise():
     def bad(window):
         raise RuntimeError("no luck")
 
@@ -358,7 +358,7 @@ def test_between_windows_there_is_no_torch_profiler():
 
 
 @pytest.mark.recorder
-def test_resumed_inside_a_window_it_waits_for_the_next():
+def test_training_resumed_inside_a_window_waits_for_the_next():
     seen = []
     prof = Profiler(schedule=SCHEDULE, on_trace_ready=lambda w: (w.export_chrome_trace("t"), seen.append(marks("t"))))
     prof.start(step=2)
@@ -368,7 +368,7 @@ def test_resumed_inside_a_window_it_waits_for_the_next():
 
 
 @pytest.mark.recorder
-def test_start_and_stop_twice_do_no_harm_and_counting_goes_on():
+def test_repeated_start_and_stop_continue_counting():
     seen = []
     prof = Profiler(schedule=SCHEDULE, on_trace_ready=lambda w: seen.append(w.step_num))
     prof.start()
@@ -384,7 +384,7 @@ def test_start_and_stop_twice_do_no_harm_and_counting_goes_on():
 
 
 @pytest.mark.recorder
-def test_a_running_profiler_is_left_alone(caplog):
+def test_running_profiler_stays_unchanged(caplog):
     with profile(activities=[ProfilerActivity.CPU]) as outer:
         with Profiler(activities=["cpu"], on_trace_ready=ignore) as prof:
             MATRIX @ MATRIX
@@ -413,7 +413,7 @@ def test_a_callable_schedule_drives_windows():
 
 
 @pytest.mark.recorder
-def test_an_opaque_schedule_that_forgets_to_save_loses_nothing():
+def test_schedule_that_never_saves_loses_nothing():
     actions = {1: "RECORD", 2: "RECORD"}
     seen = []
     schedule = lambda step: torch.profiler.ProfilerAction[actions.get(step, "NONE")]  # noqa: E731
@@ -446,7 +446,7 @@ def test_an_opaque_schedule_that_forgets_to_save_loses_nothing():
         ({"exit_timeout": -1}, "exit_timeout must be a number >= 0"),
     ],
 )
-def test_a_wrong_argument_is_one_clear_error_at_construction(arguments, words):
+def test_wrong_argument_is_one_error_at_construction(arguments, words):
     with pytest.raises(perfhooks.OptionError) as caught:
         Profiler(**arguments)
     assert words in str(caught.value)
@@ -469,7 +469,7 @@ def test_a_loader_that_is_no_iterable_is_refused():
 
 
 @pytest.mark.recorder
-def test_steps_has_the_loader_length_and_can_be_iterated_each_epoch():
+def test_steps_have_the_loader_length_and_can_be_repeated():
     seen = []
     with Profiler(schedule=SCHEDULE, on_trace_ready=lambda w: seen.append(w.step_num)) as prof:
         loader = prof.steps([1, 2, 3, 4])
@@ -526,7 +526,7 @@ def test_a_step_that_was_broken_off_ends_with_the_next_iteration():
 
 
 @pytest.mark.recorder
-def test_ranks_decide_who_records(monkeypatch):
+def test_ranks_option_selects_recording_ranks(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     jobs = []
@@ -540,7 +540,7 @@ def test_ranks_decide_who_records(monkeypatch):
 
 @pytest.mark.recorder
 @pytest.mark.parametrize(("rank", "records"), [(0, True), (1, False), (2, True), (3, False)])
-def test_of_each_node_the_first_rank_alone_records_where_that_is_asked(monkeypatch, rank, records):
+def test_first_rank_of_each_node_can_be_selected(monkeypatch, rank, records):
     node = {"RANK": rank, "WORLD_SIZE": 4, "LOCAL_RANK": rank % 2, "LOCAL_WORLD_SIZE": 2}
     for name, value in node.items():
         monkeypatch.setenv(name, str(value))
@@ -558,7 +558,7 @@ def rank_one_of_two(monkeypatch, tmp_path):
 
 
 @pytest.mark.recorder
-def test_runs_one_after_the_other_have_folders_of_their_own_on_every_rank(rank_one_of_two):
+def test_consecutive_runs_have_equal_folders_on_all_ranks(rank_one_of_two):
     """The first one is not recorded here, but on rank 0: the second must be called the same on both."""
     for ranks in ([0], "all", "all"):
         with Profiler(schedule=SCHEDULE, ranks=ranks, background=False) as prof:
@@ -571,14 +571,14 @@ def test_runs_one_after_the_other_have_folders_of_their_own_on_every_rank(rank_o
 
 @pytest.mark.recorder
 @pytest.mark.parametrize(("ranks", "speaks"), [("all", False), ([1], True), (lambda job: job.rank == 1, True)])
-def test_one_of_the_ranks_that_record_speaks(rank_one_of_two, caplog, ranks, speaks):
+def test_only_one_recording_rank_logs(rank_one_of_two, caplog, ranks, speaks):
     caplog.set_level(logging.INFO, "perfhooks")
     with Profiler(schedule=SCHEDULE, ranks=ranks, background=False) as prof:
         loop(prof)
     assert any("report.html" in message for message in caplog.messages) is speaks
 
 
-def test_a_rank_that_was_not_asked_says_so(rank_one_of_two, monkeypatch, caplog):
+def test_rank_that_does_not_record_is_logged(rank_one_of_two, monkeypatch, caplog):
     with Profiler(schedule=SCHEDULE, ranks=[7]) as prof:
         loop(prof)
     assert prof.summary() == "no window is recorded here: ranks= excludes this rank, or enabled=False is set"
@@ -594,7 +594,7 @@ def test_a_rank_that_was_not_asked_says_so(rank_one_of_two, monkeypatch, caplog)
     assert caplog.messages == []
 
 
-def test_a_rank_that_does_not_record_keeps_nothing():
+def test_rank_that_does_not_record_stores_nothing():
     with Profiler(schedule=SCHEDULE, out="runs", run="r", ranks=[3]) as prof:
         for _ in prof.steps(range(1000)):
             pass
@@ -613,7 +613,7 @@ def test_a_forked_child_keeps_no_times_of_its_parents_loop():
 
 
 @pytest.mark.parametrize("begin", [Profiler.step, lambda prof: next(iter(prof.steps(range(2))))], ids=["step", "steps"])
-def test_a_subclass_hears_of_a_start_and_a_pause_however_they_come_about(begin):
+def test_subclass_gets_all_starts_and_pauses(begin):
     """The face of accelerate gives its folder in the one, and closes its labels in the other."""
     heard = []
 
@@ -632,7 +632,7 @@ def test_a_subclass_hears_of_a_start_and_a_pause_however_they_come_about(begin):
     assert heard == ["start", "pause"]
 
 
-def test_who_asks_where_loops_are_hears_which_of_them_pauses():
+def test_paused_loop_is_reported_to_the_client():
     prof = Profiler(schedule=SCHEDULE, on_trace_ready=ignore)
     where = []
     prof.start()
@@ -652,7 +652,7 @@ def test_a_copy_keeps_its_own_time():
 
 
 @pytest.mark.recorder
-def test_it_records_in_a_thread_of_its_own():
+def test_profiler_records_in_another_thread():
     seen = []
 
     def work():
@@ -666,13 +666,13 @@ def test_it_records_in_a_thread_of_its_own():
     assert min(seen) > 0
 
 
-def test_no_window_is_a_message_that_says_why(caplog):
+def test_missing_window_is_a_message_with_the_reason(caplog):
     with Profiler(schedule="wait=100 warmup=1 active=2", on_trace_ready=ignore) as prof:
         loop(prof, 3)
     assert "no window has been recorded: 3 steps ended; the first window is steps 101-102" in caplog.text
 
 
-def test_no_window_is_announced_where_they_come_only_on_request(caplog):
+def test_windows_on_request_are_not_announced(caplog):
     with Profiler(schedule="on request", on_trace_ready=ignore) as prof:
         loop(prof, 3)
     assert "no window has been recorded: 3 steps ended; no window was planned" in caplog.text
@@ -685,7 +685,7 @@ def test_a_window_that_ends_in_its_warmup_is_a_message(caplog):
     assert "ended during its warm-up" in caplog.text
 
 
-def test_an_interpreter_that_exits_with_an_open_profiler_keeps_the_window(tmp_path, run_script):
+def test_exiting_interpreter_keeps_the_open_window(tmp_path, run_script):
     """Plain torch dies of SIGSEGV there."""
     script = """
 import torch, perfhooks
@@ -735,7 +735,7 @@ def contents():
 @pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*use of fork.* may lead to deadlocks:DeprecationWarning")
-def test_a_forked_child_that_goes_on_writes_nothing_and_starts_no_worker():
+def test_forked_child_writes_nothing_and_starts_no_worker():
     """Neither one forked between two windows nor one forked inside of one; and the parent loses nothing."""
     with Profiler(
         schedule="wait=2 warmup=0 active=3 repeat=3", out="runs", run="r", on_trace_ready="steps", watch=False
@@ -767,7 +767,7 @@ def test_a_forked_child_that_goes_on_writes_nothing_and_starts_no_worker():
 
 
 @pytest.mark.recorder
-def test_steps_starts_a_profiler_that_nobody_started_before_the_first_step():
+def test_steps_starts_the_profiler_before_the_first_step():
     seen = []
     prof = Profiler(schedule=SCHEDULE, on_trace_ready=lambda w: seen.append(w.step_num))
     for _ in prof.steps(range(9)):
@@ -777,7 +777,7 @@ def test_steps_starts_a_profiler_that_nobody_started_before_the_first_step():
 
 
 @pytest.mark.recorder
-def test_step_starts_a_profiler_that_nobody_started_as_torch_does():
+def test_step_starts_the_profiler_like_torch():
     """torch records there, from the second step on."""
     seen = []
     prof = Profiler(schedule=SCHEDULE, on_trace_ready=lambda w: seen.append(w.step_num))
@@ -788,7 +788,7 @@ def test_step_starts_a_profiler_that_nobody_started_as_torch_does():
     assert seen == [4, 8], "who stops it does not want it to start again"
 
 
-def test_a_first_window_that_was_missed_is_said(caplog):
+def test_missed_first_window_is_reported(caplog):
     prof = Profiler(schedule="wait=0 warmup=0 active=2 repeat=1", on_trace_ready=ignore)
     loop(prof, 5)
     prof.stop()
@@ -796,7 +796,7 @@ def test_a_first_window_that_was_missed_is_said(caplog):
 
 
 @pytest.mark.recorder
-def test_a_batch_lives_as_long_as_the_loop_keeps_it():
+def test_batch_is_freed_with_the_last_reference_of_the_loop():
     """One more batch of memory is the difference between fitting on a device and not."""
 
     class Batch:
@@ -812,7 +812,7 @@ def test_a_batch_lives_as_long_as_the_loop_keeps_it():
 
 
 @pytest.mark.recorder
-def test_an_error_in_one_step_costs_that_window_only(caplog):
+def test_error_in_one_step_affects_only_its_window(caplog):
     left = [2]
 
     def schedule(step):
@@ -829,7 +829,7 @@ def test_an_error_in_one_step_costs_that_window_only(caplog):
 
 
 @pytest.mark.recorder
-def test_a_recorder_that_fails_in_the_middle_of_a_window_keeps_what_there_is(monkeypatch, caplog):
+def test_recorder_failure_keeps_the_recorded_part(monkeypatch, caplog):
     window_step, left = perfhooks.record.loop.window.Window.step, [1]
 
     def step(self):
@@ -846,7 +846,7 @@ def test_a_recorder_that_fails_in_the_middle_of_a_window_keeps_what_there_is(mon
 
 
 @pytest.mark.recorder
-def test_failures_with_windows_between_them_are_no_reason_to_give_up(caplog):
+def test_failures_between_windows_do_not_disable_profiling(caplog):
     def schedule(step):
         if step % 4 == 2 and caplog.text.count("no luck") <= step // 4:
             raise RuntimeError("no luck")
@@ -872,7 +872,7 @@ def test_profiling_that_always_fails_ends_with_a_line(caplog):
 @pytest.mark.process
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with a device Kineto keeps its voice")
 @pytest.mark.parametrize("said", [{}, {"KINETO_LOG_LEVEL": "4"}])
-def test_kineto_does_not_speak_of_itself_unless_it_was_asked_to(said):
+def test_kineto_stays_silent_by_default(said):
     """It was told for one call; the training's environment, and what it starts, know nothing of it."""
     script = """
 import os, sys, torch, perfhooks

@@ -25,7 +25,7 @@ def terminal(monkeypatch):
     return made
 
 
-def test_the_line_is_gone_at_the_end_also_after_an_error(monkeypatch):
+def test_line_is_removed_at_the_end_and_after_an_error(monkeypatch):
     shown = terminal(monkeypatch)
 
     def interrupted():
@@ -38,7 +38,7 @@ def test_the_line_is_gone_at_the_end_also_after_an_error(monkeypatch):
     assert shown.lines == ["rank 3 of 7", ""]
 
 
-def test_where_nothing_was_shown_nothing_is_wiped(monkeypatch):
+def test_silent_progress_removes_nothing(monkeypatch):
     shown = terminal(monkeypatch)
     with progress.show_wait() as show:
         show(0.9)
@@ -52,7 +52,7 @@ def test_a_wait_is_shown_after_a_second(monkeypatch):
     assert shown.lines[0].rstrip() == "perfhooks: writing the report, 1 s"
 
 
-def test_what_is_left_is_told_by_what_was_done_takes(monkeypatch):
+def test_remaining_time_is_estimated_from_finished_items(monkeypatch):
     """Two of six took 20 seconds, so four more take 40. Before the first is done, nobody knows."""
     shown = terminal(monkeypatch)
     seconds = itertools.count(100.0, 20.0)

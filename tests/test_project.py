@@ -174,7 +174,7 @@ def test_the_map_has_few_arrows():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["perfhooks", *INTEGRATIONS])
-def test_no_modules_import_each_other_in_a_circle(folder):
+def test_modules_do_not_import_each_other_in_a_circle(folder):
     root = PACKAGE if folder == "perfhooks" else ROOT / "integrations" / folder
     files = {module_name(path.relative_to(root), folder): path.relative_to(root) for path in root.rglob("*.py")}
     arrows = {name: {found for found in map(files_of(files), imported(path, root=root)) if found not in {None, name}}
@@ -193,7 +193,7 @@ def test_no_module_of_the_core_imports_an_integration():
     no_file_imports(lambda _, name: name.startswith("perfhooks_"), "integrations import us", others)
 
 
-def test_an_integration_uses_only_what_is_public():
+def test_integrations_use_only_public_names():
     """The package's own names, and those of `perfhooks.adapters`: what somebody outside could use as well."""
     public = {f"perfhooks.{name}" for name in perfhooks.__all__} | {"perfhooks", "perfhooks.adapters"}
     public |= {f"perfhooks.adapters.{name}" for name in exported(PACKAGE / "adapters" / "__init__.py")}
@@ -263,7 +263,7 @@ COLLECTIVE = re.compile(
 
 
 @pytest.mark.slow
-def test_nothing_has_ranks_wait_for_each_other():
+def test_ranks_never_wait_for_each_other():
     """An integration that hands on the name of a run asks its framework to, before the first step."""
     paths = [*PACKAGE.rglob("*.py"), *(ROOT / "integrations").rglob("*.py")]
     calls = ((path, node) for path in paths for node in ast.walk(parsed(path)) if isinstance(node, ast.Call))
@@ -271,7 +271,7 @@ def test_nothing_has_ranks_wait_for_each_other():
 
 
 @pytest.mark.slow
-def test_what_a_run_folder_holds_is_read_in_one_place():
+def test_run_folders_are_read_in_one_module():
     opening = {
         f"{path}:{node.lineno}": path.as_posix()
         for path in MODULES
@@ -364,7 +364,7 @@ def calls(path):
 
 
 @pytest.mark.slow
-def test_a_run_folder_is_written_into_in_one_place():
+def test_run_folders_are_written_in_one_module():
     """By names in folders that are open, see `perfhooks.run.publishing.OwnFolder`: no link below is followed."""
     changing = {f"{path}:{call.lineno}": path.as_posix() for path in MODULES for call in calls(path) if _changes(call)}
     places = [place for place, path in changing.items() if path not in CHANGES_OTHERWISE]
@@ -416,7 +416,7 @@ FILES_OF_TORCH = re.compile(
         pytest.param(FILES_OF_TORCH, {"core/frames.py": "of a running program", "trace": "of a trace"}, id="files"),
     ],
 )
-def test_words_of_torch_stand_in_one_place(words, homes):
+def test_names_of_torch_are_defined_in_one_module(words, homes):
     """A list of operators, ranges, calls or files is in its home; elsewhere it is imported, or told in sentences."""
     found = []
     for path in MODULES:
@@ -433,7 +433,7 @@ def test_words_of_torch_stand_in_one_place(words, homes):
     assert not found, "\n".join(found)
 
 
-def test_reading_a_trace_needs_no_torch_at_all():
+def test_reading_a_trace_needs_no_torch():
     reading = [path for path in MODULES if room_of(path) == "trace"]
     no_file_imports(lambda _, name: name.partition(".")[0] == "torch", "not even inside a function", reading)
 
@@ -453,7 +453,7 @@ NAMES_OF_SEVERAL = {
 """Classes whose name others have as well, and why: users write these, each in a framework of its own."""
 
 
-def test_what_a_linter_or_a_type_checker_is_told_to_pass_over_is_rare_and_has_a_reason():
+def test_linter_exceptions_are_rare_and_have_reasons():
     """A rule that is not ours at all is turned off in pyproject.toml, once."""
     lines = {
         f"{path.relative_to(ROOT)}:{number}": line.strip()
@@ -466,7 +466,7 @@ def test_what_a_linter_or_a_type_checker_is_told_to_pass_over_is_rare_and_has_a_
 
 
 @pytest.mark.slow
-def test_few_imports_stand_inside_functions():
+def test_few_imports_are_inside_functions():
     late = {
         f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
         for path in OF_US
@@ -479,7 +479,7 @@ def test_few_imports_stand_inside_functions():
 
 
 @pytest.mark.slow
-def test_no_two_classes_have_one_name():
+def test_class_names_are_unique():
     places = {}
     for path in OF_US:
         for node in ast.walk(parsed(path)):
@@ -494,19 +494,19 @@ def test_no_two_classes_have_one_name():
 
 
 @pytest.mark.process
-def test_importing_perfhooks_imports_neither_torch_nor_a_framework_nor_polars():
+def test_import_of_perfhooks_imports_no_torch_framework_or_polars():
     assert loaded("import perfhooks", "torch", *FRAMEWORKS, *HEAVY) == []
 
 
 @pytest.mark.worker
-def test_what_runs_on_a_laptop_imports_no_torch():
+def test_local_commands_import_no_torch():
     imports = "\n".join(f"import perfhooks.{name}; first(perfhooks.{name})" for name in LAPTOP)
     first = "def first(module): assert not heavy & set(sys.modules), (module, heavy & set(sys.modules))"
     loaded(f"import sys\nheavy = {{'torch', *{FRAMEWORKS!r}}}\n{first}\n{imports}")
 
 
 @pytest.mark.process
-def test_the_training_process_imports_nothing_heavy_but_torch():
+def test_training_process_imports_nothing_heavy_except_torch():
     assert loaded("import perfhooks.record.loop.profiler", "torch", *FRAMEWORKS, *HEAVY) == ["torch"]
 
 
@@ -514,7 +514,7 @@ def test_the_training_process_imports_nothing_heavy_but_torch():
 
 
 @pytest.mark.process
-def test_the_public_names_are_sorted_and_each_one_is_there():
+def test_public_names_are_sorted_and_exist():
     names = list(getattr(perfhooks, "__all__", []))
     assert names == sorted(set(names))
     assert [name for name in names if not hasattr(perfhooks, name)] == []

@@ -34,7 +34,7 @@ def test_pytest_finds_the_plugin_by_itself():
 
 
 @pytest.mark.parametrize(("median", "outcome"), [(5.0, "passed"), (9.0, "failed")])
-def test_a_test_fails_where_a_run_is_slower_than_its_base(pytester, session, median, outcome):
+def test_assertion_fails_if_a_run_is_slower_than_its_baseline(pytester, session, median, outcome):
     make_run(pytester.path / "base", training(), steps())
     make_run(pytester.path / "new", training(data=4000), steps(median, seed=1))
     done = session('def test_it(assert_not_slower):\n    assert_not_slower("base", "new", by=0.02)\n')
@@ -46,7 +46,7 @@ def test_a_test_fails_where_a_run_is_slower_than_its_base(pytester, session, med
         done.stdout.fnmatch_lines(["*= perfhooks =*", "test_it: Undecided: a step takes *"])
 
 
-def test_two_percent_are_no_difference_where_nobody_says_how_much_is(pytester, session):
+def test_default_tolerance_is_two_percent(pytester, session):
     for name, seed in [("base", 0), ("base2", 1), ("new", 2), ("new2", 3)]:
         make_run(pytester.path / name, training(), steps(count=1000, seed=seed))
     done = session('def test_it(assert_not_slower):\n    assert_not_slower(["base", "base2"], ["new", "new2"])\n')
@@ -70,7 +70,7 @@ def test_it(assert_not_slower):
 
 
 @pytest.mark.recorder
-def test_it_compares_what_the_test_recorded_and_saves_it_where_asked(pytester, session):
+def test_fixture_compares_and_saves_the_runs_of_the_test(pytester, session):
     """A missing baseline is an error with its remedy, not a pass."""
     missing = session(TRAINS)
     missing.assert_outcomes(failed=1)
@@ -88,7 +88,7 @@ def test_it_compares_what_the_test_recorded_and_saves_it_where_asked(pytester, s
 
 @pytest.mark.recorder
 @pytest.mark.parametrize("base", ['"folder"', '["base.json", "other.json"]'])
-def test_nothing_is_saved_where_base_is_no_single_file(pytester, session, base):
+def test_baseline_must_be_a_single_file(pytester, session, base):
     """A folder would be a run, and a file holds one side."""
     (pytester.path / "folder").mkdir()
     done = session(TRAINS.replace('"own"', '"one"').replace('"base.json"', base), "--perfhooks-save")
@@ -97,14 +97,14 @@ def test_nothing_is_saved_where_base_is_no_single_file(pytester, session, base):
     assert [path.name for path in pytester.path.glob("*.json")] == []
 
 
-def test_a_test_that_recorded_nothing_has_nothing_to_compare(pytester, session):
+def test_missing_run_of_a_test_is_an_error(pytester, session):
     make_run(pytester.path / "base", training(), steps())
     done = session('def test_it(assert_not_slower):\n    assert_not_slower("base")\n')
     done.assert_outcomes(failed=1)
     done.stdout.fnmatch_lines(["*no run was recorded in this test; pass a run with new=*"])
 
 
-def test_a_session_without_comparisons_says_nothing_of_them(session):
+def test_session_without_comparisons_prints_nothing(session):
     done = session("def test_it():\n    pass\n")
     done.assert_outcomes(passed=1)
     done.stdout.no_fnmatch_line("*perfhooks*=*")

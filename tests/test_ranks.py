@@ -50,7 +50,7 @@ def of_rank(window, rank):
 # --- steps
 
 
-def test_a_rank_that_waits_is_not_the_slow_one(gathered):
+def test_waiting_rank_is_not_the_slow_rank(gathered):
     """Nobody's step is shorter than the slow one's; what tells them apart is what they do themselves."""
     window = gathered(ranks=8, slow_compute={5: 20.0})["windows"][0]
     assert len(set(window["ranks"]["wall_ms"])) == 1
@@ -89,7 +89,7 @@ def test_step_with_an_unmatched_collective_names_no_straggler(tmp_path, end):
     assert (finding["rank"], finding["part"], finding["gain_ms"]) == (1, "data", pytest.approx(25.0))
 
 
-def test_steps_are_kept_where_all_of_them_have_collectives_without_a_partner(tmp_path):
+def test_steps_with_unmatched_collectives_only_are_kept(tmp_path):
     """As of groups that do not tell their names: that has nothing to do with the ends of a window."""
     run = ManyRanks(ranks=2, node=2, slow_data={1: 25.0}).write(tmp_path / "run")
     for path in run.glob("*/rank0.collectives.csv"):
@@ -201,7 +201,7 @@ def test_the_parts_of_a_rank_are_its_own_work_to_the_nanosecond(gathered):
         assert row["own_ms"] + row["wait_ms"] == pytest.approx(row["wall_ms"], abs=1e-4)
 
 
-def test_each_step_names_the_rank_with_most_own_work(gathered):
+def test_rank_with_most_own_work_is_named_per_step(gathered):
     window = gathered(ranks=4, slow_data={2: 30.0})["windows"][0]
     assert window["steps"]["step"] == [10, 11, 12]
     assert window["steps"]["slowest_rank"] == [2, 2, 2]
@@ -215,7 +215,7 @@ def test_each_step_names_the_rank_with_most_own_work(gathered):
         st.lists(st.one_of(st.just(math.nan), st.floats(-1e3, 1e3)), min_size=3, max_size=3), min_size=1, max_size=7
     )
 )
-def test_beyond_others_leaves_out_the_value_itself(lines):
+def test_beyond_others_excludes_the_value_itself(lines):
     values = np.array(lines)
     found = beyond_others(values)
     for column in range(3):
@@ -304,7 +304,7 @@ def test_lost_collectives_are_not_guessed():
     assert (found.rows["rank"].unique().sort().to_list(), found.unmatched) == ([0, 1], 1)
 
 
-def test_ranks_that_do_not_overlap_share_no_collective():
+def test_ranks_without_overlap_share_no_collective():
     together = [(rank, 10 * number, 5) for number in range(6) for rank in (0, 1)]
     found = collectives.match(table(*together, (0, 100, 2, {"bytes": 7}), (1, 150, 2, {"bytes": 7})))
     assert (found.rows.height, found.unmatched) == (12, 2)
@@ -313,7 +313,7 @@ def test_ranks_that_do_not_overlap_share_no_collective():
 @pytest.mark.parametrize(
     ("noise", "gap", "is_same"), [(0, 0.04, True), (0, 0.3, False), (0.4, 2.5, True), (0.4, 8, False)]
 )
-def test_collective_ended_before_another_began_is_a_different_one(noise, gap, is_same):
+def test_collective_that_ended_before_another_is_different(noise, gap, is_same):
     """0.05 ms is what starts and ends may be wrong by, and ten times what ends differ by where all wait for all."""
     lines = [(rank, 10 * number, 5 + noise * rank * (-1) ** number) for number in range(12) for rank in (0, 1)]
     together = [(*line, {"bytes": place // 2}) for place, line in enumerate(lines)]
@@ -321,7 +321,7 @@ def test_collective_ended_before_another_began_is_a_different_one(noise, gap, is
     assert collectives.match(table(*together, *odd)).unmatched == (0 if is_same else 2)
 
 
-def test_two_groups_without_a_name_are_not_one():
+def test_unnamed_groups_are_separate():
     found = collectives.match(table(*((rank, 0, 5) for rank in range(4)), group=None, group_size=2))
     assert (found.rows.height, found.unmatched) == (0, 4)
 
@@ -348,7 +348,7 @@ def test_waiting_in_two_collectives_at_once_counts_once():
     assert waits["wait_ms"].to_list() == pytest.approx([9, 0])
 
 
-def test_waiting_that_computation_hides_costs_nothing():
+def test_wait_hidden_by_computation_costs_nothing():
     waits = collectives.of_steps(collectives.match(table((0, 0, 10, {"exposed_ms": 1.5}), (1, 9, 1))))
     assert waits["wait_ms"].to_list() == pytest.approx([1.5, 0])
 
@@ -412,7 +412,7 @@ def test_offset_within_its_error_is_zero(noise):
     assert 0 < found.error_ms <= found.error_95_ms
 
 
-def test_ranks_of_one_machine_have_one_clock():
+def test_ranks_of_one_machine_share_a_clock():
     """Ranks 1 and 3 leave every collective late; 2 and 3 are on another machine, by whose clock it is 7 ms earlier."""
     late = {0: 0.0, 1: 2.0, 2: -7.0, 3: -5.0}
     lines = [(number, rank, 10.0 * number + each) for number in range(20) for rank, each in late.items()]
@@ -580,7 +580,7 @@ def test_a_broken_file_hides_no_other_rank(run, name):
     assert {0, 2, 3} <= set(data["windows"][0]["ranks"]["rank"])
 
 
-def test_known_columns_of_another_version_are_read(run):
+def test_cached_columns_of_another_version_are_read(run):
     path = run / FIRST / "rank1.steps.csv"
     path.write_text("stage,wall_ms,step,more\ntrain,60.5,10,x\n")
     (run / FIRST / "rank2.collectives.csv").write_text("rank,step,start_ns\n")

@@ -42,7 +42,7 @@ def spikes(rng, shape):
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [normal, skewed, spikes])
 @pytest.mark.parametrize(("ranks", "count"), [(2, 3), (4, 3), (8, 3), (2, 8), (16, 5)])
-def test_noise_names_nobody(noise, ranks, count):
+def test_noise_names_no_rank(noise, ranks, count):
     rng = np.random.default_rng(7)
     wrong = sum(bool(named(WALL * noise(rng, (ranks, count)))) for _ in range(100))
     assert wrong <= 3, "at most 1 in 100 windows is meant"

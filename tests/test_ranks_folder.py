@@ -116,7 +116,7 @@ def test_equal_ranks_have_no_straggler(tmp_path, queue):
     assert not stragglers(write_job(tmp_path / "job", [10, 10, 10, 10], queue=queue, small=2))
 
 
-def test_equal_findings_are_one_row_with_their_ranks(tmp_path):
+def test_equal_findings_of_ranks_are_one_row(tmp_path):
     rows = found_in(write_job(tmp_path / "job", [10, 10, 10, 14]))
     titles = [(row["rule"], re.sub(r"[\d.,]+", "", row["title"])) for row in rows]
     assert len(titles) == len(set(titles)) > 1
@@ -184,7 +184,7 @@ def test_rank_without_its_kernels_has_no_compute_and_no_own_work(tmp_path, queue
     assert not stragglers(folder)
 
 
-def test_rank_that_lost_most_of_its_kernels_is_found_by_the_other_ranks(tmp_path):
+def test_rank_with_lost_kernels_is_detected_by_other_ranks(tmp_path):
     """Its own trace has no sign of it, because the launches were lost as well."""
     from perfhooks.analysis.ranks import gather
     from perfhooks.report.finishing.adoption import adopted
@@ -266,7 +266,7 @@ def late_in(ranks_last, *, late_ms=1.0, world=4):
     ]
 
 
-def test_rank_that_is_last_in_most_large_collectives_is_the_straggler_in_a_single_step():
+def test_last_rank_of_most_large_collectives_is_the_straggler():
     """Small collectives do not count, in which another rank is last."""
     large, small = late_in([2] * 41 + [0, 1, 3, 0, 1, 3, 0], late_ms=0.8), late_in([0] * 60, late_ms=0.01)
     durations = [[*of_large, *of_small] for of_large, of_small in zip(large, small, strict=True)]
@@ -289,7 +289,7 @@ def test_ranks_are_no_stragglers_without_delay_or_order(last, late_ms, sizes):
 
 
 @pytest.mark.parametrize("job", ["cases/b5_ranks_without_loader", "ascend/level1", "sampled-128ranks-*"])
-def test_last_ranks_of_recorded_jobs_are_those_of_an_obvious_computation(recordings, tmp_path, job):
+def test_last_ranks_of_jobs_equal_a_simple_computation(recordings, tmp_path, job):
     from perfhooks.report.finishing.adoption import adopted
 
     for path in recordings.glob(job if "*" in job else f"{job}/*"):

@@ -85,7 +85,7 @@ def test_a_rank_that_sleeps_in_its_loader_is_named(frameworks, tmp_path):
             assert {event["pid"] for event in json.load(file)["traceEvents"]} >= {1000, 2000}
 
 
-def test_nobody_is_named_where_all_ranks_sleep_in_their_loaders(tmp_path, launch):
+def test_equal_waits_for_data_name_no_rank(tmp_path, launch):
     assert launch("--ranks", 2, "--slow-data", 0, 1) == [[0, 0]]
     data = ranks.gather(the_run(tmp_path / "perf" / "raw"))
     assert all(min(window["ranks"]["data_ms"]) > LATE_MS / 2 for window in data["windows"])
@@ -109,9 +109,7 @@ def lacks(run, data):
     return said, steps, json.loads((run / WINDOWS[0] / "rank0.capture.json").read_text())["partial"]
 
 
-def test_a_rank_that_is_killed_costs_no_other_its_files_and_is_not_compared_with_what_it_left_in_an_earlier_attempt(
-    tmp_path, launch
-):
+def test_killed_rank_does_not_affect_other_ranks(tmp_path, launch):
     """Both attempts meet in one folder, as those of an elastic restart do."""
     assert launch("--ranks", 2, "--steps", 8, "--attempts", 2, "--killed", 1) == [[0, 0], [1, -9]]
     run = the_run(tmp_path / "perf" / "raw")
@@ -124,7 +122,7 @@ def test_a_rank_that_is_killed_costs_no_other_its_files_and_is_not_compared_with
     assert partial is not None
 
 
-def test_a_rank_whose_disk_is_full_goes_on_training_and_costs_no_other_its_files(tmp_path, launch):
+def test_rank_with_a_full_disk_continues_training(tmp_path, launch):
     assert launch("--ranks", 2, "--steps", 8, "--full", 1) == [[0, 0]]
     run = the_run(tmp_path / "perf" / "raw")
     list(finish_all(run))

@@ -110,7 +110,7 @@ SCRIPT = """
 """
 
 
-def test_perfhooks_run_finds_the_validation_of_each_epoch_and_its_line(launch, tmp_path):
+def test_perfhooks_run_detects_validations_and_their_lines(launch, tmp_path):
     (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
     launch("--run", "it", "train.py")
     rows = rare_work.read(tmp_path / "perf/it/rank0.rare.csv")

@@ -95,7 +95,7 @@ def gpt():
 
 @pytest.mark.recorder
 @pytest.mark.parametrize("made", [resnet, vit, gpt])
-def test_operations_of_models_forward_and_backward_are_those_of_torchs_counter(tmp_path, made):
+def test_operations_of_models_equal_those_of_flop_counter(tmp_path, made):
     import torch
     from torch.profiler import ProfilerActivity, profile
     from torch.utils import flop_counter
@@ -150,7 +150,7 @@ PRODUCT = [[4096, 4096], [4096, 4096]]
 FLOPS, BYTES = 2 * 4096**3, 3 * 2 * 4096**2
 
 
-def test_a_product_is_told_by_its_operations_its_bytes_and_the_peak_of_its_type(tmp_path):
+def test_product_has_operations_bytes_and_peak(tmp_path):
     found = traced(tmp_path, *called(1, "aten::mm", PRODUCT, HALF[:2], ("nvjet_hsh", 200 * US)))
     for each in (row(found.operators(), "aten::mm"), row(found.kernels, "nvjet_hsh")):
         assert each["tflops_per_s"] == pytest.approx(FLOPS / 200e-6 / 1e12)
@@ -164,7 +164,7 @@ def test_a_product_is_told_by_its_operations_its_bytes_and_the_peak_of_its_type(
     ("length", "size", "limit"),
     [(100 * US, 1 << 26, "memory"), (5 * US, 1 << 10, "latency"), (5 * US, 3 << 20, "memory")],
 )
-def test_what_only_moves_is_limited_by_memory_or_by_latency(tmp_path, length, size, limit):
+def test_pure_data_movement_is_limited_by_memory_or_latency(tmp_path, length, size, limit):
     shapes = [[size], [size], []]
     found = traced(tmp_path, *called(1, "aten::add", shapes, [*HALF[:2], "Scalar"], ("add_kernel", length)))
     each = row(found.kernels, "add_kernel")
@@ -172,7 +172,7 @@ def test_what_only_moves_is_limited_by_memory_or_by_latency(tmp_path, length, si
     assert each["limit_percent"] == pytest.approx(100 * 3 * 2 * size / 3350e9 / (length / 1e9), rel=1e-3)
 
 
-def test_of_several_kernels_that_multiply_none_is_told_its_part(tmp_path):
+def test_several_product_kernels_share_no_operations(tmp_path):
     kernels = [("nvjet_hsh", 100 * US), ("splitKreduce_kernel", 10 * US)]
     found = traced(tmp_path, *called(1, "aten::mm", PRODUCT, HALF[:2], *kernels), device=B200)
     assert row(found.operators(), "aten::mm")["tflops_per_s"] == pytest.approx(FLOPS / 110e-6 / 1e12)
@@ -199,7 +199,7 @@ def test_the_peak_of_float32_is_that_of_the_kernel(tmp_path, name, device, peak)
     assert (each["limit_percent"], each["limit"]) == (wanted, peak and "compute")
 
 
-def test_a_convolution_under_autocast_has_the_type_of_what_computes(tmp_path):
+def test_convolution_under_autocast_has_the_computing_type(tmp_path):
     shapes = [[8, 64, 56, 56], [256, 64, 3, 3], [], [], [], [], []]
     outer = ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "1"]
     inner = ["", "", "[1, 1]", "[1, 1]", "[1, 1]", "1"]
@@ -212,7 +212,7 @@ def test_a_convolution_under_autocast_has_the_type_of_what_computes(tmp_path):
     assert both == [pytest.approx(100 * 2 * 8 * 256 * 64 * 9 * 56 * 56 / 989.5e12 / 100e-6, rel=1e-4)] * 2
 
 
-def test_what_crosses_a_link_is_not_limited_by_memory(tmp_path):
+def test_transfer_over_a_link_is_not_limited_by_memory(tmp_path):
     shapes, types = [[1 << 20], [1 << 20], []], ["float", "float", "Scalar"]
     events = called(1, "aten::copy_", shapes, types, ("Memcpy HtoD (Pageable -> Device)", 100 * US))
     events[-1]["cat"] = "gpu_memcpy"
@@ -230,7 +230,7 @@ def test_what_crosses_a_link_is_not_limited_by_memory(tmp_path):
         {**H100, "numSms": 16},
     ],
 )
-def test_an_unknown_device_or_a_part_of_one_has_rates_and_no_limit(tmp_path, device):
+def test_unknown_or_partial_device_has_rates_without_limits(tmp_path, device):
     found = traced(tmp_path, *called(1, "aten::mm", PRODUCT, HALF[:2], ("nvjet_hsh", 200 * US)), device=device)
     each = row(found.kernels, "nvjet_hsh")
     assert each["tflops_per_s"] is not None
@@ -254,7 +254,7 @@ def limit(tmp_path, types, kernel, device):
     return row(found.kernels, kernel)["limit_percent"]
 
 
-def test_what_was_measured_comes_before_the_datasheet_and_what_was_not_stays(tmp_path):
+def test_measured_peaks_override_the_datasheet(tmp_path):
     products = (HALF[:2], "nvjet_hsh"), (["float"] * 2, "ampere_sgemm")
     half, single = (limit(tmp_path, *product, H100) for product in products)
     sheet = DATASHEETS[H100["name"]]
@@ -265,7 +265,7 @@ def test_what_was_measured_comes_before_the_datasheet_and_what_was_not_stays(tmp
     assert (known.gb_per_s, known.source) == (2000.0, "measured")
 
 
-def test_the_part_of_a_device_has_only_what_was_measured_on_such_a_part(tmp_path):
+def test_partial_device_has_only_its_measured_peaks(tmp_path):
     part, product = {**H100, "numSms": 16}, (HALF[:2], "nvjet_hsh")
     measured(tmp_path, **{H100["name"]: ({"bfloat16": 500.0}, 2000.0)})
     assert limit(tmp_path, *product, part) is None
@@ -276,7 +276,7 @@ def test_the_part_of_a_device_has_only_what_was_measured_on_such_a_part(tmp_path
     assert limit(tmp_path, *product, H100) == pytest.approx(limit(tmp_path, *product, part) * 50 / 989.5, rel=1e-2)
 
 
-def test_of_measured_peaks_those_that_cannot_be_are_left_out(tmp_path):
+def test_impossible_measured_peaks_are_ignored(tmp_path):
     sound = ({"float32": 1.0}, 10.0)
     odd = {"slow": ({"float32": 0.0}, 10.0), "still": ({"float32": 1.0}, 0.0), "strange": ({"float5": 1.0}, 10.0)}
     measured(tmp_path, **odd, sound=sound)
@@ -293,7 +293,7 @@ def test_measured_peaks_are_among_the_settings_of_the_user(tmp_path, monkeypatch
     assert peaks.file() == tmp_path / "ann/.config/perfhooks/peaks.json"
 
 
-def test_every_datasheet_has_known_types_and_halves_that_are_half_as_fast():
+def test_datasheets_have_known_types_and_plausible_ratios():
     """Dense figures only: float8 is twice half precision where both are known, and half precision twice TF32."""
     for name, known in DATASHEETS.items():
         assert set(known.tflops) <= set(TYPES), name
@@ -305,7 +305,7 @@ def test_every_datasheet_has_known_types_and_halves_that_are_half_as_fast():
 
 @pytest.mark.recorder
 @pytest.mark.parametrize("reentrant", [None, True, False])
-def test_what_a_checkpoint_computes_again_counts_apart(tmp_path, monkeypatch, reentrant):
+def test_recomputation_in_a_checkpoint_counts_separately(tmp_path, monkeypatch, reentrant):
     """Without it, it is what torch's counter counts without checkpoints; in a function of one's own, backward is called
     what forward is."""
     import torch
@@ -345,7 +345,7 @@ def test_what_a_checkpoint_computes_again_counts_apart(tmp_path, monkeypatch, re
     assert found.flops[found.again].sum() == (0 if reentrant is None else 2 * 2 * 4 * 8 * 16)
 
 
-def test_each_type_is_held_against_its_own_peak(tmp_path):
+def test_types_are_compared_with_their_own_peaks(tmp_path):
     """Two devices have twice as much to give; what is not known, as a kernel without an operator, lowers its share."""
     float32 = called(10, "aten::mm", PRODUCT, ["float"] * 2, ("sm80_sgemm", 3000 * US), start=200 * US)
     half = called(1, "aten::mm", PRODUCT, HALF[:2], ("nvjet_hsh", 200 * US))
@@ -366,7 +366,7 @@ def test_each_type_is_held_against_its_own_peak(tmp_path):
     assert (step["mfu_percent"], step["tflop"]) == (None, pytest.approx(FLOPS / 1e12))
 
 
-def test_kernels_sum_to_their_operators_where_each_launches_one(traces):
+def test_single_kernels_sum_to_their_operators(traces):
     """On every dialect; and no rate of a kernel needs more operations than its operator has."""
     for path in sorted(traces.glob("*.json*")):
         trace = read(path)
@@ -376,7 +376,7 @@ def test_kernels_sum_to_their_operators_where_each_launches_one(traces):
         assert np.all(work["flops_ns"] >= 0)
 
 
-def test_every_kernel_counts_for_what_is_too_short_to_be_fast(tmp_path):
+def test_short_kernels_are_limited_by_latency(tmp_path):
     """Also those of the first operator: 16 us are two kernels of 8 us, and not one that is long enough."""
     for kernels, limit in ((2, "latency"), (1, "memory")):
         pieces = [("nvjet_hsh", 16 * US // kernels)] * kernels
@@ -385,7 +385,7 @@ def test_every_kernel_counts_for_what_is_too_short_to_be_fast(tmp_path):
         assert row(table, "aten::mm")["limit"] == limit
 
 
-def test_sentences_name_the_largest_operators_between_their_shapes_and_the_share_of_the_device(tmp_path):
+def test_sentences_name_the_largest_operators_and_shares(tmp_path):
     half = called(1, "aten::mm", PRODUCT, HALF[:2], ("nvjet_hsh", 200 * US))
     small = called(3, "aten::mm", [[2048, 4096], [4096, 4096]], HALF[:2], ("nvjet_hsh", 200 * US), start=600 * US)
     moved = called(5, "aten::add", [[1 << 26]] * 2 + [[]], [*HALF[:2], "Scalar"], ("add", 150 * US), start=1200 * US)
@@ -406,7 +406,7 @@ def test_sentences_name_the_largest_operators_between_their_shapes_and_the_share
     assert share["limits"] == [speed, used]
 
 
-def test_what_takes_less_than_a_twentieth_of_all_work_is_in_no_sentence(tmp_path):
+def test_work_below_a_twentieth_is_in_no_sentence(tmp_path):
     large, given = called(1, "aten::mm", PRODUCT, HALF[:2]), {"Input_Dims": [[64, 64]] * 2, "Input_type": HALF[:2]}
     for small, is_named in ((2, False), (4, True)):
         events = [*large, op("aten::bmm", 90 * US, (90 + small) * US, **given)]
@@ -414,7 +414,7 @@ def test_what_takes_less_than_a_twentieth_of_all_work_is_in_no_sentence(tmp_path
         assert ("bmm at" in said) == is_named
 
 
-def test_the_roofline_has_what_computes_and_moves_below_the_peaks_of_its_types(tmp_path):
+def test_roofline_contains_work_with_shapes_and_peaks(tmp_path):
     """An operator at its limit lies on the roof; what has no peaks, no shapes or no device's times has no roof.
 
     Nor has a type in which nothing ran, as what is captured into a graph.
@@ -452,7 +452,7 @@ def test_a_roofline_has_the_sixty_points_that_took_most_time(tmp_path):
     assert points["ms"] == pytest.approx([(89 - place) / 1000 for place in range(60)])
 
 
-def test_on_a_terminal_operators_come_by_what_they_had_a_device_do(tmp_path, capsys):
+def test_terminal_sorts_operators_by_device_time(tmp_path, capsys):
     """Kernels have a table of their own; CSV and JSON have all rows in torch's order."""
     host = op("aten::roll", 1000 * US, 9000 * US)
     events = [*called(1, "aten::mm", PRODUCT, HALF[:2], ("nvjet_hsh", 200 * US)), host]

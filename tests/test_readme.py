@@ -51,7 +51,7 @@ class Block(NamedTuple):
 def blocks(language, text=README):
     found = re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     every = [Block(text.count("\n", 0, match.start()) + 1, match[1], match[2]) for match in found]
-    assert {block.language for block in every} <= {"python", "sh", "text", "yaml"}, "each block says what it is"
+    assert {block.language for block in every} <= {"python", "sh", "text", "toml", "yaml"}, "each block says what it is"
     return [block for block in every if block.language == language]
 
 
@@ -79,7 +79,7 @@ def test_every_python_block_runs(done):
 
 
 @pytest.mark.framework
-def test_a_run_leaves_the_files_of_the_tree_and_no_others(done):
+def test_run_writes_exactly_the_files_of_the_tree(done):
     """What the first block leaves: all but those that the tree makes depend on something."""
     (tree,) = [block.text for block in blocks("text", FILES) if block.text.startswith("perf/latest/")]
     told = dict(re.findall(r"^ {2,4}(\S+) +(.+)", tree, re.MULTILINE))
@@ -89,7 +89,7 @@ def test_a_run_leaves_the_files_of_the_tree_and_no_others(done):
     assert left <= told.keys()
 
 
-def test_every_python_block_of_the_site_that_imports_what_it_needs_runs(frameworks, tmp_path):
+def test_complete_python_blocks_of_the_docs_run(frameworks, tmp_path):
     examples = [(page, block) for page, text in SITE.items() for block in blocks("python", text)]
     examples = [(page, block) for page, block in examples if "import " in block.text]
     assert len(examples) > 5
@@ -102,12 +102,12 @@ def test_every_python_block_of_the_site_that_imports_what_it_needs_runs(framewor
     assert drawn in printed["schedule.md"]
 
 
-def test_every_handler_it_names_is_there():
+def test_handlers_in_the_readme_exist():
     rows = re.findall(r'^\| `"(\w+)"` \|', FILES, re.MULTILINE)
     assert set(rows) == handlers.NAMES.keys()
 
 
-def test_the_schedules_it_names_are_schedules():
+def test_schedules_in_the_readme_are_valid():
     for words in re.findall(r'schedule="([^"]+)"', README):
         Schedule.parse(words)
 
@@ -128,7 +128,7 @@ def extras():
 
 
 @pytest.mark.parametrize("command", dict.fromkeys(commands(README, *SITE.values())))
-def test_every_command_is_one_that_exists(command):
+def test_commands_in_the_readme_exist(command):
     """Those that install or take minutes are not run here; examples and tests have tests of their own."""
     program, *arguments = shlex.split(command, comments=True)
     if program == "make":
@@ -166,7 +166,7 @@ def test_every_make_target_and_extra_in_its_text_exists():
 
 
 @pytest.mark.parametrize("text", [README, CHINESE], ids=["English", "Chinese"])
-def test_every_file_it_links_to_exists(text):
+def test_linked_files_exist(text):
     links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
     assert [link for link in links if not (ROOT / link).exists()] == []
 

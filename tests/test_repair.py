@@ -85,7 +85,7 @@ def repaired(tmp_path, events, **options):
 
 
 @pytest.mark.parametrize("label", ["ProfilerStep#3", "forward (auto)", "mine"])
-def test_a_label_begins_behind_the_function_that_begins_it(tmp_path, label):
+def test_label_begins_after_the_function_that_opens_the_label(tmp_path, label):
     events = [python_frame("train.py(1): main", 0, 100_000), *with_stacks(label, 10_000, 60_000)]
     events.append(op("aten::mm", 20_000, 30_000))
     assert crossings(events)
@@ -95,7 +95,7 @@ def test_a_label_begins_behind_the_function_that_begins_it(tmp_path, label):
     assert (moved["ts"], moved["dur"], moved["tid"]) == (10.2, 49.6, events[1]["tid"])
 
 
-def test_labels_in_labels_stay_in_them(tmp_path):
+def test_nested_labels_stay_nested(tmp_path):
     events = [*with_stacks("ProfilerStep#3", 10_000, 90_000), *with_stacks("outer", 20_000, 80_000)]
     events += [*with_stacks("inner", 30_000, 70_000), op("aten::mm", 40_000, 50_000)]
     written = repaired(tmp_path, events)
@@ -146,7 +146,7 @@ def test_work_that_overlaps_on_a_stream_gets_lanes_with_its_links(tmp_path):
     assert {event["ts"]: event["tid"] for event in written if event["ph"] == "f"} == work
 
 
-def test_a_frame_that_was_never_closed_ends_in_the_kept_trace(tmp_path):
+def test_unclosed_frame_ends_in_the_repaired_trace(tmp_path):
     events = [python_frame("train.py(1): main", 0, 100_000, Python_id=1, Python_parent_id=None)]
     for number in range(2, 6):
         frame = python_frame("ops.py(1): f", 10_000 * number, 99_000, Python_id=number, Python_parent_id=1)
@@ -203,7 +203,7 @@ def test_a_file_with_an_event_that_is_no_json_is_copied(tmp_path):
         max_size=25,
     )
 )
-def test_nothing_crosses_whatever_was_recorded(tmp_path_factory, slices):
+def test_repaired_trace_has_no_crossing_slices(tmp_path_factory, slices):
     tmp_path = tmp_path_factory.mktemp("traces")
     make = {
         "frame": lambda number, start, end: python_frame(f"a.py({number}): f", start, end),
@@ -260,7 +260,7 @@ with perfhooks.Profiler(
 """
 
 
-def test_a_window_with_stacks_is_kept_whole(tmp_path, run_script):
+def test_window_with_stacks_keeps_all_events(tmp_path, run_script):
     script = STACKS.encode().decode("unicode_escape")
     done = run_script(script, tmp_path / "perf")
     assert done.returncode == 0, done.stderr

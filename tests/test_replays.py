@@ -22,7 +22,7 @@ def said(finding):
     return line
 
 
-def test_graphs_are_advised_where_each_step_launches_the_same(tmp_path):
+def test_graphs_are_advised_for_steps_with_equal_launches(tmp_path):
     finding = host_bound(tmp_path, lambda made, at: None)
     assert said(finding).startswith("each step launches the same 100 kernels, copies and memsets, in the same order")
     assert "CUDA graphs fit these steps" in finding.advice
@@ -33,19 +33,19 @@ def read_value(made, at, begin):
     made.call("cudaStreamSynchronize", at + begin + 5 * US, at + begin + 35 * US)
 
 
-def test_what_waits_between_the_kernels_is_in_the_way(tmp_path):
+def test_waits_between_kernels_prevent_a_graph(tmp_path):
     finding = host_bound(tmp_path, lambda made, at: read_value(made, at, 4 * MS + 40 * US))
     assert said(finding) == "a CUDA graph cannot contain the waits between kernels, 1 in a step: aten::item: 30 us"
     assert "move reads of device values out of the step" in finding.advice
     assert "CUDA graphs fit" not in finding.advice
 
 
-def test_what_waits_after_the_last_kernel_is_in_nobodys_way(tmp_path):
+def test_waits_after_the_last_kernel_allow_a_graph(tmp_path):
     finding = host_bound(tmp_path, lambda made, at: read_value(made, at, 9900 * US))
     assert said(finding).startswith("each step launches the same")
 
 
-def test_events_that_are_waited_for_are_in_nobodys_way(tmp_path):
+def test_waits_for_events_allow_a_graph(tmp_path):
     """DistributedDataParallel times its steps so."""
 
     def plant(made, at):
@@ -55,7 +55,7 @@ def test_events_that_are_waited_for_are_in_nobodys_way(tmp_path):
 
 
 @pytest.mark.parametrize("other", ["name", "number"])
-def test_steps_that_launch_other_kernels_each_time_are_no_graph(other, tmp_path):
+def test_steps_with_different_kernels_prevent_a_graph(other, tmp_path):
     def plant(made, at):
         if at < STEP * 2:
             name = f"a kernel for {at // STEP}" if other == "name" else FAST

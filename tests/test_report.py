@@ -100,7 +100,7 @@ def test_a_window_is_reduced_to_plain_data(trace):
     assert made["checks"] is not None
 
 
-def test_every_column_of_the_steps_is_on_the_page(trace):
+def test_columns_of_the_step_table_are_in_the_report(trace):
     """Whoever adds one to the table adds it to the list in `sections.js` as well."""
     script = Path(report.__file__).with_name("templates").joinpath("sections.js").read_text(encoding="utf-8")
     figures = Path(report.__file__).with_name("templates").joinpath("figures.js").read_text(encoding="utf-8")
@@ -123,7 +123,7 @@ def test_every_term_of_a_column_has_a_definition():
 
 
 @pytest.mark.parametrize(("workers", "is_shown"), [(1, True), (8, False)])
-def test_a_plan_of_workers_that_changes_nothing_is_hidden(trace, monkeypatch, workers, is_shown):
+def test_plan_without_a_change_is_hidden(trace, monkeypatch, workers, is_shown):
     needs = Demand(rest_s=0.05, waited_s=0.05, processors=16, workers=workers)
     plan = LoaderPlan.for_cost(BatchCost(processor_s=0.1), needs)
     assert plan.is_larger == is_shown
@@ -187,7 +187,7 @@ def test_a_flame_graph_loses_no_time(traces):
         assert len(flame["value"]) <= 1500
 
 
-def test_small_frames_are_summed_into_one_of_their_parent():
+def test_small_frames_are_summed_by_parent():
     # a;b a;c a;d e
     parents, values = np.array([-1, 0, 0, 0, -1]), np.array([0, 9000, 3, 4, 1])
     flame = flames.tree(stacks.Summed(list("abcde"), parents, np.arange(5), values))
@@ -241,7 +241,7 @@ def test_frames_are_distinguished_by_name(name, kind):
     assert flames.kind(name) == kind
 
 
-def test_nothing_in_a_picture_is_markup_but_its_own(tmp_path):
+def test_chart_contains_no_foreign_markup(tmp_path):
     import xml.etree.ElementTree as ET
 
     names = [HOSTILE, "\x00]]>", "b"]
@@ -281,7 +281,7 @@ def test_windows_are_in_the_order_of_their_end(run, trace):
     assert list(made["run"]["command"]) == ["train.py"]
 
 
-def test_windows_that_are_not_finished_or_broken_are_left_out(run, trace):
+def test_unfinished_and_broken_windows_are_omitted(run, trace):
     window_of(run, trace=trace)
     window_of(run, "train-000010-000011", state="spooled")
     window_of(run, "train-000020-000021").capture_file.write_text("{")
@@ -345,7 +345,7 @@ def test_cost_of_recording_comes_from_the_capture(run, trace):
     assert run_data.gather(run)["windows"][0]["ranks"][0]["cost"]["idle_step_ms"] == 7.0
 
 
-def test_each_window_has_its_own_recording_cost(run, trace):
+def test_windows_have_their_own_recording_cost(run, trace):
     """And of ranks whose details are not on the page only their numbers are."""
     window_of(run, time=1, cost=Cost(stop_s=0.5, save_s=0.25, free_s=0.125, trace_bytes=3_000_000), trace=trace)
     later = Cost(stop_s=0.001, save_s=0.002, free_s=0.003, trace_bytes=7, idle_step_ms=5.0, recorded_step_ms=6.0)
@@ -405,7 +405,7 @@ def test_report_limits_the_rows_of_its_tables(run, tmp_path):
     assert len(startup["what"]) == 40
 
 
-def test_a_bare_trace_has_a_page_of_its_own(tmp_path):
+def test_single_trace_has_a_report(tmp_path):
     made = run_data.from_trace(write_trace(tmp_path / "t.json", events(), distributedInfo={"rank": 3, "world_size": 4}))
     (only,) = made["windows"]
     assert (only["first"], only["last"]) == (4, 5)
@@ -482,7 +482,7 @@ def test_report_contains_data_but_no_foreign_markup(tmp_path):
     assert "<" not in embedded(html, "data")
 
 
-def test_the_page_needs_nothing_else(run, trace):
+def test_report_needs_no_other_files(run, trace):
     window_of(run, trace=trace)
     html = report.write(run).read_text(encoding="utf-8")
     assert "default-src 'none'" in html
@@ -490,12 +490,12 @@ def test_the_page_needs_nothing_else(run, trace):
     assert json.loads((run / PAGE_DATA).read_text()) == json.loads(embedded(html, "data"))
 
 
-def test_a_trace_has_a_page(tmp_path):
+def test_trace_command_writes_a_report(tmp_path):
     made = page.render(run_data.from_trace(write_trace(tmp_path / "t.json", events())))
     assert "aten::mm" in embedded(made, "data")
 
 
-def test_the_page_of_ten_real_windows_is_small(run, recordings):
+def test_report_of_ten_real_windows_is_small(run, recordings):
     real = read(recordings / "b200-eager-stacks-shapes.json.gz")
     assert len(msgspec.json.encode(window_data.reduce(Capture(), real))) < 150_000
     for number in range(10):
@@ -504,7 +504,7 @@ def test_the_page_of_ten_real_windows_is_small(run, recordings):
 
 
 @pytest.mark.slow
-def test_the_page_of_a_thousand_ranks_is_small(tmp_path, traces):
+def test_report_of_a_thousand_ranks_is_small(tmp_path, traces):
     real = read(traces / "sampled-128ranks-rank0.json.gz")
     share = msgspec.json.encode(window_data.reduce(Capture(), real))
     mean = msgspec.json.decode(share)["steps"]["mean"]
@@ -523,7 +523,7 @@ def test_the_page_of_a_thousand_ranks_is_small(tmp_path, traces):
     assert len(made["details"]) > 5
 
 
-def test_one_rank_writes_the_page_for_all(run, trace):
+def test_one_rank_writes_the_report_for_all_ranks(run, trace):
     first, second = (window_of(run, rank=rank, trace=trace) for rank in (0, 1))
     third = window_of(run, rank=2)
     assert report.is_due(first)

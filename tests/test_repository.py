@@ -73,7 +73,7 @@ def test_hooks_call_the_tools_of_the_lint_group():
     assert all({"id", "name", "entry", "language"} <= hook.keys() for hook in hooks)
 
 
-def test_security_policy_says_how_to_report():
+def test_security_policy_explains_how_to_report():
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     assert {"## Supported versions", "## Report a vulnerability"} <= set(text.splitlines())
     links = re.findall(r"\]\(([^)]+)\)", text)

@@ -93,7 +93,7 @@ def test_requested_steps_are_recorded_after_one_warmup_step():
     ]
 
 
-def test_late_rank_logs_it_and_records_its_next_steps():
+def test_late_rank_logs_and_records_its_next_steps():
     phases, said = requested(ask(first=50), step=60)
     assert active(phases) == [61, 62, 63]
     assert said[0].state == "late"
@@ -437,7 +437,7 @@ def test_request_goes_only_to_selected_living_ranks(job):
         job.ask(CaptureOptions(ranks=(1,)))
 
 
-def test_rank_ignores_requests_of_others_and_older_ones(job):
+def test_rank_ignores_foreign_and_older_requests(job):
     def window(ranks):
         requests.ask(
             job.folder, requests.new_id(), requests.WindowRequest(stage="train", first=9, steps=1, ranks=ranks)
@@ -549,7 +549,7 @@ def test_too_large_request_is_refused(job):
     assert requests.read_window(job.folder, name).options == {"with_stack": True}
 
 
-def test_a_request_may_name_each_of_a_hundred_thousand_ranks(job):
+def test_request_can_name_a_hundred_thousand_ranks(job):
     """And its ask is one file, below what a look reads."""
     (job.folder / "requests").mkdir()
     name, ranks = requests.new_id(), tuple(range(10**5))
@@ -623,7 +623,7 @@ def test_sixteen_of_many_requests_are_accepted(post, caplog):
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"stage":"train","first":1,"steps":99999}', "[" * 10**5, "\x1b[2J", " " * (2 << 20)]
 )
-def test_a_forged_request_is_refused_in_one_line(post, text, caplog):
+def test_forged_request_is_rejected_in_one_line(post, text, caplog):
     for number in range(5):
         (post.folder / f"0000000{number}.window.json").write_text(text)
         post.look()
@@ -725,7 +725,7 @@ def assert_the_fast_rank_waited_for_the_slow_one(run):
 
 
 @pytest.mark.process
-def test_two_ranks_of_different_speed_record_the_same_steps_of_every_request(tmp_path, ranks):
+def test_ranks_of_different_speed_record_the_same_steps(tmp_path, ranks):
     """Requests at any moment, two at a time; then one rank is killed, and the other answers all the same."""
     run = tmp_path / "job"
     results = []

@@ -54,14 +54,14 @@ def test_a_worktree_has_a_commit_of_its_own(repository, tmp_path):
     assert revision.checked_out(tmp_path / "tree") == git(tmp_path / "tree", "rev-parse", "HEAD")
 
 
-def test_a_repository_without_a_commit_and_a_folder_without_a_repository_have_none(tmp_path):
+def test_folder_without_a_commit_has_no_revision(tmp_path):
     git(tmp_path, "init", "-q")
     assert revision.checked_out(tmp_path) == ""
     (tmp_path / ".git" / "HEAD").write_text("ref: ../../etc/passwd\n")
     assert revision.checked_out(tmp_path) == ""
 
 
-def test_the_repository_of_the_program_counts_and_else_the_one_in_which_it_runs(repository, tmp_path, monkeypatch):
+def test_repository_of_the_program_precedes_the_working_directory(repository, tmp_path, monkeypatch):
     program = repository / "train.py"
     program.write_text("")
     monkeypatch.chdir(tmp_path)

@@ -45,12 +45,12 @@ FIRST, MIDDLE, LAST = [SEND, RECV], [RECV, SEND, RECV, SEND], [RECV, SEND]
     ],
     ids=["replicas", "alone", "pipeline", "order", "layers", "kinds"],
 )
-def test_ranks_have_one_role_that_take_part_in_the_same_about_equally_often(kinds, found):
+def test_ranks_with_equal_communication_share_a_role(kinds, found):
     counted = roles.of_ranks(range(len(kinds)), table(dict(enumerate(kinds))))
     assert [counted[rank] for rank in range(len(kinds))] == found
 
 
-def test_a_step_that_is_cut_gives_no_role_of_its_own():
+def test_truncated_step_defines_no_role():
     whole = table({0: [REDUCE] * 8, 1: [REDUCE] * 8})
     cut = whole.filter(~((pl.col("rank") == 1) & (pl.col("step") == 2) & (pl.col("start_ns") > 2001)))
     assert roles.of_ranks([0, 1], cut) == {0: 0, 1: 0}
@@ -77,7 +77,7 @@ def pipeline(path, **options):
 FIRST_STAGE = {0: 20.0, 1: 20.0}
 
 
-def test_a_stage_that_has_more_to_do_than_others_is_not_slow(tmp_path):
+def test_stage_with_more_work_is_not_slow(tmp_path):
     run = pipeline(tmp_path / "run", slow_compute=FIRST_STAGE)
     told = ranks.gather(run)
     assert told["windows"][0]["ranks"]["role"] == [0, 0, *[1] * 6]
@@ -97,7 +97,7 @@ def test_within_a_stage_the_slow_rank_is_named(tmp_path):
     assert finding["ranks"] == [5]
 
 
-def test_top_compares_the_ranks_of_the_roles_that_the_page_says(tmp_path):
+def test_top_compares_the_ranks_of_one_role(tmp_path):
     run = pipeline(tmp_path / "run", slow_data={0: 20.0, 1: 20.0})
     slow = {rank.rank for rank in View(run).refresh().ranks if rank.slow}
     assert slow == {0, 1}
@@ -108,7 +108,7 @@ def test_top_compares_the_ranks_of_the_roles_that_the_page_says(tmp_path):
     assert told["frontier"][0]["leads"] == []
 
 
-def test_a_rank_that_others_wait_for_in_one_of_two_runs_is_a_difference(tmp_path):
+def test_straggler_in_one_of_two_runs_is_a_difference(tmp_path):
     a, b = (
         RunOrTrace(pipeline(tmp_path / name, slow_data=slow)).side("train").findings
         for name, slow in (("a", {}), ("b", {5: 15.0}))
@@ -117,7 +117,7 @@ def test_a_rank_that_others_wait_for_in_one_of_two_runs_is_a_difference(tmp_path
     assert b == {"straggler 5 data": "Rank 5 is late by 15 ms waiting for data: the other ranks wait 15 ms a step."}
 
 
-def test_ranks_that_tell_other_stages_are_not_compared():
+def test_ranks_with_other_stages_are_not_compared():
     def steps(count, **unknown):
         columns = {name: np.full(count, 1.0) for name in RankSteps._fields[1:]}
         return RankSteps(np.arange(count), **columns | {name: np.full(count, np.nan) for name in unknown})

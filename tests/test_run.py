@@ -51,7 +51,7 @@ def test_a_window_is_named_after_stage_and_planned_steps(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", ".hidden", "x y", "ü", ""])
-def test_a_name_is_one_name_on_every_file_system(name):
+def test_name_is_equal_on_all_file_systems(name):
     assert re.fullmatch(r"[\w][\w.-]*", file_name(name))
 
 
@@ -84,7 +84,7 @@ def test_a_folder_without_manifest_is_no_run(tmp_path):
         list(finish_all(tmp_path))
 
 
-def test_a_capture_comes_back_as_it_was_saved(tmp_path):
+def test_capture_is_loaded_as_saved(tmp_path):
     capture = Capture(rank=3, stage="validate", first=1, last=2, partial="Why: not", handlers=({"type": "steps"},))
     place = Place(tmp_path / "validate-000001-000002", 3)
     place.save(capture)
@@ -92,7 +92,7 @@ def test_a_capture_comes_back_as_it_was_saved(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"rank": "three"}'])
-def test_a_broken_capture_is_an_error_that_names_it(tmp_path, text):
+def test_broken_capture_is_named_in_the_error(tmp_path, text):
     place = Place(tmp_path, 0)
     place.capture_file.write_text(text)
     with pytest.raises(PerfhooksError, match=r"rank0\.capture\.json"):
@@ -112,13 +112,13 @@ def test_a_file_with_its_final_name_is_whole(tmp_path):
     assert path.read_bytes() == b"half"
 
 
-def test_all_ranks_of_a_job_share_one_folder(tmp_path):
+def test_ranks_of_a_job_share_one_folder(tmp_path):
     ranks = [Run.open(tmp_path, None, Job(rank=rank, world_size=2, identity="job-1"), {}) for rank in (0, 1)]
     other = Run.open(tmp_path, None, Job(rank=0, world_size=2, identity="job-2"), {})
     assert ranks[0].folder == ranks[1].folder != other.folder
 
 
-def test_runs_without_a_launcher_never_share_a_folder(tmp_path):
+def test_runs_without_a_launcher_have_separate_folders(tmp_path):
     folders = {Run.open(tmp_path, None, ALONE, {}).folder for _ in range(5)}
     assert len(folders) == 5
 
@@ -129,7 +129,7 @@ def test_latest_leads_to_the_last_run(tmp_path):
     assert (tmp_path / "latest").resolve() == (tmp_path / "b").resolve()
 
 
-def test_latest_is_left_out_where_there_are_no_links(tmp_path, monkeypatch):
+def test_latest_is_omitted_without_symbolic_links(tmp_path, monkeypatch):
     def refuse(*_args, **_options):
         raise OSError("no links here")
 
@@ -159,7 +159,7 @@ bucket /mnt/bucket fuse.s3fs rw 0 0
     ("folder", "network"),
     [("/tmp/x", False), ("/home/me/runs", True), ("/home/local disk/runs", False), ("/mnt/bucket/r", True)],
 )
-def test_a_network_disk_is_known_by_its_mount(tmp_path, monkeypatch, folder, network):
+def test_network_disk_is_detected_by_its_mount(tmp_path, monkeypatch, folder, network):
     monkeypatch.setattr(remote, "_MOUNTS", tmp_path / "self/mounts")
     assert remote.is_network_disk(Path(folder)) is False, "where the system does not say"
     (tmp_path / "self").mkdir()
@@ -257,7 +257,7 @@ def test_a_zombie_has_ended():
     child.wait()
 
 
-def test_an_open_window_leaves_a_mark_until_it_ends(tmp_path):
+def test_open_window_has_a_mark_until_its_end(tmp_path):
     run = Run.open(tmp_path, "r", ALONE, {})
     run.enter_window(WINDOW)
     assert run.is_recording(Place(run.folder / WINDOW))
@@ -357,7 +357,7 @@ def test_a_window_that_its_training_deletes_meanwhile_is_no_problem(tmp_path):
     assert (broken.place, broken.capture) == (places[2], None)
 
 
-def test_a_trace_that_is_being_saved_is_left_to_its_process(tmp_path):
+def test_trace_in_progress_is_left_to_its_process(tmp_path):
     run = Run.open(tmp_path, "r", ALONE, {"handlers": [{"type": "steps"}]})
     place = left(run)
     path = mark(run, Process.current())
@@ -367,7 +367,7 @@ def test_a_trace_that_is_being_saved_is_left_to_its_process(tmp_path):
     assert not place.capture_file.exists()
 
 
-def test_window_recorded_again_replaces_the_first_one(tmp_path, monkeypatch):
+def test_window_recorded_again_replaces_the_first(tmp_path, monkeypatch):
     """As after an elastic restart: the worker of the first attempt may go on for a while."""
     run = Run.open(tmp_path, "r", ALONE, {})
     place = left(run, first=2, last=4, reached=5, time=1.0)
@@ -428,7 +428,7 @@ def test_worker_killed_after_a_window_leaves_only_its_trace(tmp_path, monkeypatc
     assert list(place.folder.glob(".*spool*")) == []
 
 
-def test_rank_that_died_in_a_later_attempt_has_no_window_of_it(tmp_path):
+def test_rank_that_died_in_a_later_attempt_has_no_window(tmp_path):
     run = Run.open(tmp_path, "r", ALONE, {})
     place = Place(run.folder / WINDOW)
     place.save(Capture())
@@ -456,7 +456,7 @@ def test_runs_of_one_job_are_numbered_and_other_jobs_warn(tmp_path, caplog):
     assert "contains windows of an earlier launch" in caplog.text
 
 
-def test_check_of_out_makes_and_removes_nothing(tmp_path):
+def test_check_of_out_leaves_the_folder_unchanged(tmp_path):
     """All ranks check at the same time, and none may remove a folder that another one needs."""
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         done = [pool.submit(remote.check_out, tmp_path / "a" / "b" / "perf") for _ in range(400)]

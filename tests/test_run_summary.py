@@ -105,7 +105,7 @@ def test_step_time_is_that_of_the_most_common_kind():
     assert (summary.step_ms, summary.steps) == (10, "200 unprofiled steps")
 
 
-def test_unit_is_what_ends_a_step():
+def test_unit_is_the_event_that_ends_a_step():
     data = report() | {"run": {"steps_by": {"what": "batches"}}}
     summary = summarize(data, {"train": timeline([2.0] * 30)})
     assert (summary.step, summary.steps) == ("batch 2 ms", "27 unprofiled batches")
@@ -117,7 +117,7 @@ def test_noise_is_no_kind_of_steps(spread):
     assert most_common(walls).mean() > 0.99
 
 
-def test_profiled_steps_are_named_if_only_they_are_known():
+def test_profiled_steps_are_named_without_unprofiled_steps():
     summary = summarize(report({"wall_ms": 410, "backward_ms": 410}), {})
     assert (summary.step_ms, summary.is_profiled, summary.step) == (410, True, "step 410 ms (profiled steps 3-5)")
 
@@ -141,7 +141,7 @@ def test_recording_without_steps_is_no_step_time():
     assert (other_loop.step, other_loop.profiled_steps) == ("step 5 ms", "a part of steps 3-5")
 
 
-def test_data_share_is_that_of_unprofiled_steps():
+def test_wait_for_data_is_that_of_unprofiled_steps():
     """Recording makes the work of the host longer, and not the wait for data."""
     profiled = {"wall_ms": 200, "data_ms": 50, "forward_ms": 100, "backward_ms": 50}
     steps = timeline([100.0] * 30, data=[50.0] * 30, recorded=[3, 4, 5])
@@ -156,7 +156,7 @@ def test_steps_that_the_device_decides_have_no_parts_of_the_host(busy, names):
     assert [part.name for part in parts] == names
 
 
-def test_rare_work_of_the_profiled_steps_is_no_part_of_the_typical_step():
+def test_rare_work_is_no_part_of_the_typical_step():
     profiled = {"wall_ms": 1000, "validation_ms": 900, "forward_ms": 50, "backward_ms": 50}
     parts = summarize(report(profiled), {"train": timeline([100.0] * 30)}).parts
     assert {part.name: part.share for part in parts} == {"forward": 0.5, "backward": 0.5}
@@ -176,14 +176,14 @@ def test_findings_and_warning():
     assert summary.warning == "The machine is busy."
 
 
-def test_loop_with_most_time_is_the_one_of_the_summary():
+def test_summary_describes_the_loop_with_most_time():
     data = report({"wall_ms": 1}, stage="validate")
     data["windows"] = report({"wall_ms": 2})["windows"] + data["windows"]
     steps = {"train": timeline([2.0] * 30), "validate": timeline([1.0] * 30)}
     assert summarize(data, steps).step_ms == 2
 
 
-def test_trace_of_others_has_a_summary(tmp_path):
+def test_trace_of_another_tool_has_a_summary(tmp_path):
     events = [step_mark(0, 0, 100 * MS), annotation("forward", 0, 60 * MS)]
     summary = from_trace(testing.write_trace(tmp_path / "t.json", events))["summary"]
     assert (summary["step_ms"], summary["is_profiled"]) == (100, True)
@@ -229,13 +229,13 @@ def test_step_time_agrees_with_the_clock_of_the_script(launch, tmp_path):
     assert "validation" not in [part.name for part in summary.parts]
 
 
-def test_three_steps_do_not_contain_what_is_done_once(launch, tmp_path):
+def test_start_of_the_profiler_is_in_no_profiled_step(launch, tmp_path):
     """The start of our profiler lies within the second update."""
     _, summary = launched(launch, tmp_path, THREE)
     assert summary.parts[0].name in {"forward", "backward"}
 
 
-def test_part_of_a_long_step_is_reported_as_one(launch, tmp_path):
+def test_part_of_a_long_step_is_named_as_part(launch, tmp_path):
     _, summary = launched(launch, tmp_path, LONG)
     assert (summary.step_ms, summary.step) == (None, "a part of step 0 was recorded")
 

@@ -85,7 +85,7 @@ def scanned_windows(schedule, steps):
 @pytest.mark.slow
 @settings(max_examples=3000)
 @given(FIELDS)
-def test_every_step_is_what_torch_says(fields):
+def test_phases_of_steps_equal_those_of_torch(fields):
     ours, theirs = Schedule(**fields), torch_schedule(**fields)
     assert [action_name(ours, step) for step in range(STEPS)] == [theirs(step).name for step in range(STEPS)]
 
@@ -93,7 +93,7 @@ def test_every_step_is_what_torch_says(fields):
 @pytest.mark.slow
 @settings(max_examples=3000)
 @given(st.fixed_dictionaries(LARGE), st.data())
-def test_large_schedules_are_what_torch_says_around_every_kind_of_change(fields, data):
+def test_phases_of_large_schedules_equal_those_of_torch(fields, data):
     ours, theirs = Schedule(**fields), torch_schedule(**fields)
     window = ours.next_window(data.draw(st.integers(0, 10**9))) or ours.next_window(0)
     for edge in (0, fields["skip_first"], *window, (ours.total_steps or window.last) + 1):
@@ -121,7 +121,7 @@ def test_the_same_sets_of_integers_are_accepted_as_by_torch(fields):
 @pytest.mark.slow
 @settings(max_examples=1000)
 @given(SCHEDULES)
-def test_windows_are_those_that_a_scan_finds(schedule):
+def test_windows_equal_those_of_a_scan(schedule):
     found = scanned_windows(schedule, STEPS)
     assert list(itertools.islice(schedule.windows(), len(found))) == found
 
@@ -138,7 +138,7 @@ def test_the_next_window_is_the_first_that_begins_no_earlier(schedule, step):
 @pytest.mark.slow
 @settings(max_examples=1000)
 @given(SCHEDULES, st.integers(0, STEPS))
-def test_the_next_change_is_the_first_step_where_a_phase_or_a_window_begins(schedule, step):
+def test_next_change_is_the_first_step_of_a_phase_or_window(schedule, step):
     changes = (
         later
         for later in range(step + 1, 2 * STEPS)
@@ -158,7 +158,7 @@ def test_a_window_opens_at_its_first_step_only(schedule):
 @pytest.mark.slow
 @settings(max_examples=1000)
 @given(SCHEDULES)
-def test_nothing_is_profiled_from_total_steps_on_and_the_step_before_is(schedule):
+def test_last_profiled_step_precedes_total_steps(schedule):
     total = schedule.total_steps
     if total is None:
         assert schedule.repeat == 0
@@ -167,13 +167,13 @@ def test_nothing_is_profiled_from_total_steps_on_and_the_step_before_is(schedule
         assert all(schedule.phase(step) is Phase.WAIT for step in range(total, total + STEPS))
 
 
-def test_windows_of_an_endless_schedule_are_lazy_and_cost_nothing_to_reach():
+def test_windows_of_an_endless_schedule_are_lazy():
     schedule = Schedule(wait=7, warmup=1, active=2)
     far = 10**15
     assert next(schedule.windows(far)) == schedule.next_window(far) == Planned(far + 7, far + 8, far + 9)
 
 
-def test_resumed_inside_a_window_the_next_one_is_taken():
+def test_resumption_inside_a_window_selects_the_next_window():
     assert [EXAMPLE.next_window(step) for step in (5, 6, 9, 11, 12)] == [
         Planned(5, 7, 9),
         Planned(11, 13, 15),
@@ -184,7 +184,7 @@ def test_resumed_inside_a_window_the_next_one_is_taken():
 
 
 @pytest.mark.parametrize("question", ["phase", "opens", "ends", "next_change", "next_window"])
-def test_a_negative_step_is_refused_whatever_is_asked(question):
+def test_negative_step_is_rejected(question):
     for schedule in (EXAMPLE, CallableSchedule(torch_schedule(wait=1, warmup=1, active=1))):
         with pytest.raises(ScheduleError, match="step must be an integer >= 0, got -1"):
             getattr(schedule, question)(-1)
@@ -221,7 +221,7 @@ def test_a_schedule_error_is_an_option_error_and_a_value_error():
         Schedule(wait=0, warmup=0, active=0)
 
 
-def test_numpy_integers_are_kept_as_plain_ones():
+def test_numpy_integers_become_plain_integers():
     schedule = Schedule(wait=np.int64(1), warmup=np.uint8(2), active=np.int32(3))
     assert schedule == Schedule(wait=1, warmup=2, active=3)
     assert all(type(value) is int for value in schedule.to_dict().values())
@@ -234,7 +234,7 @@ def test_any_skip_first_wait_but_zero_is_the_same_schedule(yes):
     assert schedule.next_window(0) == Planned(0, 1, 1)
 
 
-def test_equal_schedules_are_one_key_and_cannot_be_changed():
+def test_equal_schedules_are_equal_keys_and_immutable():
     assert len({EXAMPLE, dataclasses.replace(EXAMPLE), dataclasses.replace(EXAMPLE, wait=9)}) == 2
     with pytest.raises(dataclasses.FrozenInstanceError):
         EXAMPLE.wait = 2
@@ -265,7 +265,7 @@ def test_repr_dict_and_the_first_line_of_the_drawing_can_be_read_back(schedule):
         "wait=1warmup=2active=3repeat=2skip_first=4",
     ],
 )
-def test_words_are_separated_by_spaces_commas_or_nothing_in_any_order(text):
+def test_separators_and_order_of_fields_are_free(text):
     assert Schedule.parse(text) == EXAMPLE
 
 
@@ -290,7 +290,7 @@ def test_a_bad_word_is_named(text, said):
     assert str(caught.value).endswith(said)
 
 
-def test_a_mapping_a_string_a_schedule_and_none_are_taken():
+def test_mapping_string_schedule_and_none_are_accepted():
     assert Schedule.of(None) is None
     assert Schedule.of(EXAMPLE) is EXAMPLE
     assert Schedule.of(types.MappingProxyType(EXAMPLE.to_dict())) == EXAMPLE
@@ -300,7 +300,7 @@ def test_a_mapping_a_string_a_schedule_and_none_are_taken():
 
 
 @pytest.mark.parametrize("value", [3, 1.5, b"wait=1", ["wait=1"], object, Schedule, False])
-def test_anything_else_is_refused_with_its_value(value):
+def test_other_values_are_rejected_with_the_value(value):
     with pytest.raises(ScheduleError, match="schedule must be None, a Schedule, a mapping") as caught:
         Schedule.of(value)
     assert repr(value) in str(caught.value)
@@ -332,12 +332,12 @@ def test_a_schedule_of_torch_before_2_6_has_five_arguments():
     assert Schedule.of(schedule_fn) == EXAMPLE
 
 
-def test_a_schedule_made_by_torch_from_other_than_integers_stays_a_callable():
+def test_torch_schedule_of_other_values_stays_a_callable():
     opaque = Schedule.of(torch_schedule(wait=1.5, warmup=1, active=1))
     assert isinstance(opaque, CallableSchedule)
 
 
-def test_a_closure_of_somebody_elses_over_the_same_names_stays_a_callable():
+def test_foreign_closure_with_the_same_names_stays_a_callable():
     wait, warmup, active, repeat, skip_first, skip_first_wait = range(1, 7)
 
     def mine(step):
@@ -348,7 +348,7 @@ def test_a_closure_of_somebody_elses_over_the_same_names_stays_a_callable():
 
 @pytest.mark.slow
 @given(FIELDS)
-def test_a_callable_gives_the_same_answers_as_the_schedule_it_hides(fields):
+def test_callable_equals_its_hidden_schedule(fields):
     known: Phases = Schedule(**fields)
     opaque: Phases = CallableSchedule(torch_schedule(**fields))
     for step in range(STEPS):
@@ -357,7 +357,7 @@ def test_a_callable_gives_the_same_answers_as_the_schedule_it_hides(fields):
         assert opaque.opens(step) == known.opens(step)
 
 
-def test_a_callable_is_asked_once_for_each_step_in_order():
+def test_callable_is_called_once_per_step_in_order():
     asked = []
 
     def recording(step):
@@ -373,21 +373,21 @@ def test_a_callable_is_asked_once_for_each_step_in_order():
     assert asked == list(range(12))
 
 
-def test_a_callable_asked_in_the_middle_of_a_window_does_not_open_one():
+def test_callable_starting_inside_a_window_opens_none():
     schedule = CallableSchedule(torch_schedule(wait=2, warmup=1, active=2))
     assert not schedule.opens(3)
     assert schedule.phase(3) is Phase.ACTIVE
     assert [step for step in range(4, 10) if schedule.opens(step)] == [7]
 
 
-def test_of_a_callable_nothing_is_known_ahead():
+def test_callable_has_no_known_future():
     schedule = CallableSchedule(torch_schedule(wait=2, warmup=1, active=2))
     assert schedule.next_change(5) == 6
     assert schedule.next_window(0) is None
 
 
 @pytest.mark.parametrize("answer", [None, 2, "RECORD", types.SimpleNamespace(name="DEVICE_STOPPED")])
-def test_a_callable_that_answers_no_action_is_named_with_step_and_answer(answer):
+def test_callable_with_an_invalid_result_is_named(answer):
     with pytest.raises(ScheduleError, match=r"NONE, WARMUP, RECORD, RECORD_AND_SAVE; .* for step 4") as caught:
         CallableSchedule(lambda _: answer).phase(4)
     assert repr(answer) in str(caught.value)
@@ -396,7 +396,7 @@ def test_a_callable_that_answers_no_action_is_named_with_step_and_answer(answer)
 # --- no schedule ---
 
 
-def test_without_a_schedule_one_window_opens_at_the_start_and_no_step_ends_it():
+def test_without_a_schedule_one_window_lasts_until_stop():
     always: Phases = FromStartToStop(begin=3)
     assert [step for step in range(9) if always.opens(step)] == [3]
     assert [step for step in range(9) if always.phase(step) is Phase.ACTIVE] == list(range(3, 9))

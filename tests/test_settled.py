@@ -32,24 +32,24 @@ def window(walls, *, together=False, first=0, looks=None, known=50, shortest_wai
     return None
 
 
-def test_a_window_begins_after_ten_steps_of_an_even_pace_and_lasts_three():
+def test_window_begins_after_ten_even_steps_and_lasts_three():
     assert window([5.0] + [0.2] * 30) == (10, 12, 14)
     assert window([5.0] + [0.2] * 30, first=700) == (710, 712, 714)
 
 
-def test_it_waits_while_steps_become_faster():
+def test_window_waits_while_steps_become_faster():
     assert window([0.2 * 0.8**step for step in range(20)] + [0.002] * 60).first == 50
     assert window([0.1] * 8 + [0.05] * 60).first == 22
 
 
-def test_of_uneven_steps_it_waits_for_no_more_than_fifty():
+def test_window_begins_after_fifty_uneven_steps():
     assert window([0.01 * (1 + step % 50) for step in range(90)]).first == 50
 
 
 @pytest.mark.parametrize(
     ("walls", "first", "active"), [([40.0] * 9, 2, 2), ([8.0] * 9, 3, 4), ([8.0, *[0.7] * 40], 10, 12)]
 )
-def test_it_begins_after_twenty_seconds_and_long_steps_need_no_warm_up(walls, first, active):
+def test_window_begins_after_twenty_seconds_of_long_steps(walls, first, active):
     found = window(walls)
     assert found == (first, active, active + 2)
 
@@ -60,7 +60,7 @@ def test_window_begins_after_a_minimum_wait(wall, first):
 
 
 @pytest.mark.parametrize(("again", "first"), [(3, 13), (40, 30)])
-def test_a_loop_that_is_begun_again_from_an_earlier_step_is_waited_for_anew(again, first):
+def test_restarted_loop_waits_again(again, first):
     """As a training that loads a checkpoint; one that only goes on later, after a pause, is not."""
     schedule = WhenSettled()
     schedule.begin(20, 0)
@@ -73,17 +73,17 @@ def test_a_loop_that_is_begun_again_from_an_earlier_step_is_waited_for_anew(agai
 
 
 @pytest.mark.parametrize("known", [2, 3, 13])
-def test_it_begins_in_time_also_where_few_of_the_steps_are_still_known(known):
+def test_window_begins_in_time_with_few_stored_steps(known):
     assert window([0.6 * (1 + step % 7) for step in range(60)], known=known).first in range(10, 14)
 
 
 @pytest.mark.parametrize(("wall", "steps"), [(0.2, 3), (0.1, 3), (0.05, 6), (0.01, 30), (0.003, 100), (0.0001, 100)])
-def test_it_lasts_long_enough(wall, steps):
+def test_window_has_its_minimum_length(wall, steps):
     found = window([wall] * 60)
     assert found.last - found.active + 1 == steps
 
 
-def test_a_training_pays_for_few_looks():
+def test_few_steps_compare_their_times():
     looks = []
     window([0.01 * (1 + step % 50) for step in range(90)], looks=looks)
     assert looks == [1, 2, 10, 15, 22, 33, 50]
@@ -97,12 +97,12 @@ def test_ranks_that_begin_at_different_times_record_the_same_steps(wall, late):
     assert window([wall + late, *(wall * each for each in noise[::-1])], together=True) == early
 
 
-def test_it_is_said_in_words():
+def test_schedule_is_described_in_text():
     assert isinstance(Schedule.of("when settled"), WhenSettled)
     assert str(Schedule.of("when settled")).startswith("when settled\none window")
 
 
-def test_a_long_evaluation_after_the_first_update_does_not_stand_for_a_step():
+def test_long_evaluation_does_not_count_as_a_typical_step():
     """Warm-up of two steps and three that last, as steps of 0.3 s have it; two such evaluations do."""
     assert window([0.3, 25.0, *[0.3] * 9]) == (2, 4, 6)
     assert window([30.0, 25.0, *[0.3] * 9]) == (2, 2, 4)

@@ -46,7 +46,7 @@ with perfhooks.Profiler(schedule="wait=0 warmup=0 active=5", out="runs", run="r"
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
-def test_sigterm_ends_ranks_that_wait_in_a_collective_or_in_c_code_as_fast_as_without_us(tmp_path, channel):
+def test_sigterm_ends_blocked_ranks_as_without_perfhooks(tmp_path, channel):
     """The main thread is in a call that does not return, so no Python handler comes to run; so is the other's."""
     script = tmp_path / "train.py"
     script.write_text(WAITING)
@@ -90,7 +90,7 @@ os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
-def test_what_a_handler_of_the_program_raises_while_we_save_is_its_own_and_costs_no_window(tmp_path, run_script):
+def test_exception_of_a_handler_during_saving_keeps_the_window(tmp_path, run_script):
     done = run_script(OWN)
     assert done.stdout.splitlines() == [f"{name} {getattr(signal, name)} 2 True" for name in ("SIGALRM", "SIGUSR1")], (
         done.stderr
@@ -122,7 +122,7 @@ def _interrupted_at(line, act):
     return left[0] <= 0
 
 
-def test_ctrl_c_at_whatever_moment_leaves_signals_as_they_were():
+def test_ctrl_c_at_any_moment_restores_signals():
     def work():
         with lifetime.busy(), lifetime.busy():
             pass
@@ -141,7 +141,7 @@ def test_ctrl_c_at_whatever_moment_leaves_signals_as_they_were():
         signal.signal(signal.SIGUSR1, own)
 
 
-def test_an_event_loop_that_is_told_of_signals_is_left_alone():
+def test_event_loop_with_signal_handling_stays_unchanged():
     """There is one place to be told; SIGTERM then ends the training at once, as without us."""
     import socket
 
@@ -173,7 +173,7 @@ def test_a_window_that_ends_leaves_no_thread_and_no_handler():
     assert _thread._count() <= started, "threads of other tests may have ended meanwhile"
 
 
-def test_no_thread_of_ours_is_recorded(tmp_path):
+def test_threads_of_perfhooks_are_not_recorded(tmp_path):
     """Torch records the Python frames of every thread that is there, also of those that wait."""
     threads = []
     for profile in (torch.profiler.profile, Profiler):
@@ -202,7 +202,7 @@ print("child", code)
 """
 
 
-def test_a_child_that_is_terminated_during_a_window_is_none_of_our_business(run_script):
+def test_terminated_child_does_not_affect_the_window(run_script):
     """As the workers of a data loader are."""
     done = run_script(FORKED)
     assert (done.returncode, done.stdout) == (0, f"child {int(signal.SIGTERM)}\n"), done.stderr
@@ -214,7 +214,7 @@ def in_thread(act):
     thread.join()
 
 
-def test_steps_in_another_thread_than_the_start_are_said_and_leave_no_recorder_on(caplog):
+def test_steps_in_another_thread_are_reported(caplog):
     prof = Profiler(on_trace_ready=lambda window: None)
     prof.start()
     in_thread(lambda: [prof.step() for _ in range(3)])
@@ -230,7 +230,7 @@ def test_steps_in_another_thread_than_the_start_are_said_and_leave_no_recorder_o
 
 
 @pytest.mark.skipif(torch.__version__.startswith("2.4"), reason="no recorder begins any more in such a process")
-def test_a_window_whose_thread_has_ended_is_said_to_be_lost(caplog):
+def test_window_of_an_ended_thread_is_reported_as_lost(caplog):
     caplog.set_level(logging.INFO, "perfhooks")
     seen = []
     prof = Profiler(on_trace_ready=lambda window: seen.append(window.notes))
@@ -242,7 +242,7 @@ def test_a_window_whose_thread_has_ended_is_said_to_be_lost(caplog):
     assert {event.name for event in after.events()} >= {"aten::mm"}
 
 
-def test_a_warm_up_that_begins_in_one_thread_is_recorded_in_the_one_that_trains():
+def test_warm_up_in_another_thread_moves_to_the_training_thread():
     seen = []
     prof = Profiler(
         schedule="wait=0 warmup=1 active=2 repeat=1",
@@ -254,7 +254,7 @@ def test_a_warm_up_that_begins_in_one_thread_is_recorded_in_the_one_that_trains(
     assert seen == [2]
 
 
-def test_no_thread_waits_in_c_where_threads_are_greenlets(monkeypatch):
+def test_no_thread_waits_in_c_with_greenlets(monkeypatch):
     """gevent replaces the function: what is started shares the main thread, and a wait in C would block the program."""
     started = []
     monkeypatch.setattr("_thread.start_new_thread", lambda *given: started.append(given))
@@ -296,7 +296,7 @@ def test_error_of_a_handler_inside_a_label_reaches_the_program(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("kind", ["function", "method", "partial", "object"])
-def test_errors_of_handlers_of_each_kind_are_recognized(kind):
+def test_errors_of_all_kinds_of_handlers_are_recognized(kind):
     class Handler:
         def __call__(self, *_):
             raise ExpiredError

@@ -133,7 +133,7 @@ class Waiting(torch.nn.Module):
 
 
 @pytest.mark.parametrize("is_training", [True, False])
-def test_a_look_sees_whether_the_outermost_module_is_in_evaluation_mode(is_training):
+def test_sample_contains_the_mode_of_the_outermost_module(is_training):
     def call(wait):
         model = torch.nn.Sequential(Waiting(wait))
         model.train(is_training)
@@ -180,7 +180,7 @@ LOOP, OTHER = at("main"), at("report")
 @pytest.mark.parametrize(
     ("state", "cause"), [(State.COMPUTING, "own code"), (State.QUEUEING, "own code"), (State.WAITING, "unknown")]
 )
-def test_code_that_usual_steps_do_not_run_is_the_cause_if_it_computes(state, cause):
+def test_computing_in_unusual_code_is_the_cause(state, cause):
     usual = [Sample((LOOP, at("training_step")), 5 * MS)] * 20
     found = explainer(*usual).explain(facts(Sample((LOOP, OTHER), 800 * MS, state=state)))
     assert (found.cause, found.frame) == (cause, OTHER)
@@ -355,7 +355,7 @@ def test_module_calls_without_gradients_are_an_evaluation(script):
 
 
 @pytest.mark.parametrize(("called_ms", "cause"), [(120, "evaluation"), (60, "own code")])
-def test_a_function_evaluates_if_modules_are_called_in_a_tenth_of_it(script, called_ms, cause):
+def test_function_with_some_module_calls_is_an_evaluation(script, called_ms, cause):
     """The rest may be scores; where it is most of it, as in one that writes a checkpoint too, it is something else."""
     usual = [Sample((script.main(5), CALL), 5 * MS)] * 20
     called = Sample((script.main(5), script.score(15), CALL), called_ms * MS, is_evaluating=True)

@@ -69,7 +69,7 @@ def test_how_many_steps_were_slow_and_why(run):
     assert "data_ms" not in found.rows, "nobody said when a batch arrives"
 
 
-def test_one_function_has_one_cause(run):
+def test_slow_steps_of_one_function_share_a_cause(run):
     """Of the first slow steps little was seen; what happened by chance is no name of a function."""
     causes = [("unknown", 9), ("own code", 9), ("evaluation", 13), ("evaluation", 13), ("CPU contention", 13)]
     keep(
@@ -81,7 +81,7 @@ def test_one_function_has_one_cause(run):
     assert (found[94], found[99]) == ("CPU contention", "unknown")
 
 
-def test_a_run_without_a_slow_step_says_nothing(run):
+def test_run_without_slow_steps_has_no_text(run):
     assert "slow" not in run_data.gather(run)
     keep(run, 0)
     assert "slow" not in run_data.gather(run)
@@ -100,7 +100,7 @@ def test_a_step_that_is_slow_on_several_ranks_counts_once(run):
 
 
 @pytest.mark.slow
-def test_of_thousands_the_longest_are_on_the_page(run):
+def test_longest_of_thousands_of_slow_steps_are_in_the_report(run):
     keep(run, 0, *(slow(step, 100.0 + step) for step in range(5000)))
     found = of_page(run)
     assert (found.count, found.rows_count, found.is_cut) == (5000, 5000, False)
@@ -118,7 +118,7 @@ def test_of_a_table_without_end_the_latest_rows_are_read(run, monkeypatch):
     assert max(found.rows["step"]) == 99
 
 
-def test_more_slow_steps_than_steps_are_of_no_known_number(run):
+def test_missing_timeline_leaves_the_number_of_steps_unknown(run):
     """As where the disk was full when the timeline was to be written."""
     (run / "rank0.timeline.csv").write_text("stage,step,phase,wall_ms,data_ms\ntrain,0,wait,1.0,\n")
     keep(run, 0, slow(90), slow(91))
@@ -141,7 +141,7 @@ def test_more_slow_steps_than_steps_are_of_no_known_number(run):
     ],
     ids=["torn", "no number", "nan", "infinite", "large", "large count", "long", "zeros", "long torn", "long cell"],
 )
-def test_what_is_no_row_costs_the_others_nothing(run, text):
+def test_invalid_row_does_not_affect_other_rows(run, text):
     keep(run, 0, slow(90))
     with (run / "rank0.slow.csv").open("a") as file:
         file.write(f"{text}\n")
@@ -208,7 +208,7 @@ def test_a_run_without_a_window_shows_its_slow_steps(run, show):
     assert len(show(run, "--limit", "1").splitlines()) == 2
 
 
-def test_the_summary_says_it_in_two_lines(run):
+def test_summary_has_two_lines_about_slow_steps(run):
     assert "Slow steps" not in of_run(run)
     keep(run, 0, slow(90), slow(91, 900.0, "garbage collection"), slow(92, 600.0))
     assert (
@@ -218,7 +218,7 @@ def test_the_summary_says_it_in_two_lines(run):
     ) in of_run(run)
 
 
-def test_on_a_terminal_no_step_is_said_to_be_slow(run, show):
+def test_terminal_states_the_absence_of_slow_steps(run, show):
     console = Console(file=io.StringIO(), width=100)
     terminal_tables.draw({"slow": slow_rows.table(run)}, console=console)
     assert console.file.getvalue() == "slow: no slow steps\n"
@@ -233,7 +233,7 @@ def test_every_column_is_explained():
     assert set(SlowStep._fields) <= named
 
 
-def test_stacks_are_written_again_only_when_there_are_new_ones():
+def test_stacks_are_written_only_after_changes():
     stacks = FoldedStacks()
     assert not stacks.is_new
     stacks.add([Sample((Frame(FoldedStacks.text.__code__, 7),), 3_000_000)])

@@ -39,7 +39,7 @@ def recorded(tmp_path_factory):
 
 @pytest.mark.recorder
 @pytest.mark.parametrize("key", KEYS)
-def test_sort_by_a_key_of_torch_orders_as_torch_does(recorded, key):
+def test_sorting_by_a_torch_key_equals_torch(recorded, key):
     path, averages = recorded
     attribute = key.replace("cuda", "device")
     wanted = sorted((getattr(each, attribute) for each in averages), reverse=True)
@@ -48,7 +48,7 @@ def test_sort_by_a_key_of_torch_orders_as_torch_does(recorded, key):
     assert [by_name[name] for name in names] == pytest.approx(wanted)
 
 
-def test_every_key_that_the_installed_torch_names_is_taken():
+def test_sort_keys_of_the_installed_torch_are_accepted():
     named = re.findall(
         r"``(\w+)``", inspect.getdoc(EventList.table).partition("Valid keys include:")[2].partition("(")[0]
     )
@@ -59,7 +59,7 @@ def test_every_key_that_the_installed_torch_names_is_taken():
 
 
 @pytest.mark.recorder
-def test_the_columns_that_are_known_are_those_of_the_tables(recorded):
+def test_sortable_columns_equal_those_of_the_tables(recorded):
     trace = read(recorded[0])
     made = {"operators": operators, "labels": labels, "functions": functions, "kernels": kernels}
     assert {name: tuple(table.table(trace).columns) for name, table in made.items()} == sort_keys.COLUMNS
@@ -79,7 +79,7 @@ def shown(path, *names, sort, capsys, limit=None):
     return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
 
 
-def test_sort_sorts_the_table_that_is_asked_for_and_operators_where_none_is(tmp_path, capsys):
+def test_sort_applies_to_the_requested_table(tmp_path, capsys):
     path = trace_of(tmp_path)
     assert [row["name"] for row in shown(path, sort="cuda_time_total", capsys=capsys, limit=2)] == [
         "ProfilerStep*",
@@ -96,7 +96,7 @@ def test_tables_without_keys_of_torch_are_sorted_by_their_columns(tmp_path, caps
     assert [row["step"] for row in shown(path, "steps", sort="wall_ms", capsys=capsys)] == ["4", "5", "3"]
 
 
-def test_what_a_table_cannot_be_sorted_by_is_one_line_that_names_what_it_can(tmp_path, capsys):
+def test_invalid_sort_key_error_lists_valid_keys(tmp_path, capsys):
     with pytest.raises(OptionError, match=r"'kernels'.*total_ms.*got 'cpu_time'"):
         shown(trace_of(tmp_path), "kernels", sort="cpu_time", capsys=capsys)
     with pytest.raises(OptionError, match=r"'cuda_time_totl'.*did you mean 'device_time_total'"):
@@ -105,7 +105,7 @@ def test_what_a_table_cannot_be_sorted_by_is_one_line_that_names_what_it_can(tmp
         KernelTable(sort_by="self_cpu_time_total")
 
 
-def test_the_files_are_in_the_order_that_the_handlers_were_asked_for(tmp_path):
+def test_files_are_sorted_by_the_option_of_the_handler(tmp_path):
     trace = read(trace_of(tmp_path))
 
     def names(handler):

@@ -58,7 +58,7 @@ def windows(folder):
 
 @pytest.mark.recorder
 @pytest.mark.parametrize("is_old", [True, False])
-def test_explaining_window_is_skipped_with_one_line(set_versions, monkeypatch, tmp_path, caplog, is_old):
+def test_second_window_is_skipped_with_one_line(set_versions, monkeypatch, tmp_path, caplog, is_old):
     caplog.set_level(logging.INFO, "perfhooks")
     set_versions(*(OLD if is_old else ((3, 13, 1), (2, 12))))
     for name, value in {"_EVEN": 1.0, "SHORTEST_S": 0.0, "_WARMUP_S": 1e9}.items():

@@ -80,13 +80,13 @@ def test_uninteresting_frames_are_dropped_and_their_time_is_not(argwhere):
     assert sum(everything.values()) == sum(interesting.values()) == host_time(argwhere)
 
 
-def test_recursion_is_kept(tmp_path):
+def test_recursion_stays_visible(tmp_path):
     frames = [testing.python_frame("a.py(1): f", depth, 100 - depth) for depth in range(3)]
     found = stacks.folded(read(testing.write_trace(tmp_path / "t.json", frames)))
     assert found == {"a.py(1): f;a.py(1): f;a.py(1): f": 96, "a.py(1): f;a.py(1): f": 2, "a.py(1): f": 2}
 
 
-def test_device_time_moves_to_the_stack_that_launched_it(tmp_path):
+def test_device_time_belongs_to_the_launching_stack(tmp_path):
     events = [
         testing.python_frame("a.py(1): f", 0, 100),
         testing.op("aten::mm", 10, 50),
@@ -98,7 +98,7 @@ def test_device_time_moves_to_the_stack_that_launched_it(tmp_path):
     assert found == {"a.py(1): f;aten::mm;cudaLaunchKernel;gemm:x": 200, "(unknown);lost": 5}
 
 
-def test_bytes_go_to_the_innermost_open_slice_of_their_thread(tmp_path):
+def test_bytes_belong_to_the_innermost_open_slice(tmp_path):
     events = [
         testing.python_frame("a.py(1): f", 0, 100),
         testing.op("aten::empty", 10, 20),
@@ -186,7 +186,7 @@ def test_an_unknown_format_is_refused():
         Stacks(format="svg")
 
 
-def test_the_innermost_frames_are_kept(tmp_path):
+def test_innermost_frames_stay(tmp_path):
     events = [testing.python_frame(f"a.py({line}): f", line, 100 - line) for line in range(1, 5)]
     events += [testing.op("aten::mm", 10, 20), testing.launch(1, 11, 12), testing.kernel(1, 500, 600)]
     events += [testing.op("aten::mm", 200, 210)]
@@ -225,7 +225,7 @@ def test_no_host_time_is_lost(tmp_path_factory, rows):
 
 
 @pytest.mark.process
-def test_stacks_need_neither_torch_nor_polars():
+def test_stacks_need_no_torch_and_no_polars():
     code = "import sys, perfhooks.trace, perfhooks.trace.tables.stacks; print({'torch', 'polars'} & set(sys.modules))"
     assert (
         subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=300).stdout
@@ -242,7 +242,7 @@ def test_stacks_need_neither_torch_nor_polars():
     ],
     ids=["queue", "pipe", "sleep"],
 )
-def test_what_other_threads_wait_is_left_out(frames, tmp_path):
+def test_waits_of_other_threads_are_omitted(frames, tmp_path):
     """But for the work of such a thread, and for what the thread of the steps waits."""
     events = [testing.step_mark(0, 0, 100), testing.op("aten::mm", 1, 90)]
     for tid in (testing.PID, 77):

@@ -54,7 +54,7 @@ def test_gradients_and_updates_are_training(tmp_path, sign):
         ([LINEAR, kernel(1, 20, 30, name="igemm_bwd_gtcx3_nhwc_bf16_bx0")], "inference"),  # of a transposed convolution
     ],
 )
-def test_layers_that_autograd_did_not_note_and_kept_keys_are_inference(tmp_path, events, stage):
+def test_layers_without_autograd_or_with_a_cache_are_inference(tmp_path, events, stage):
     assert shown(tmp_path, events) == stage
 
 
@@ -65,26 +65,26 @@ SHOWN = {
 }
 
 
-def test_recorded_traces_show_what_they_are(recordings):
+def test_recorded_traces_have_the_right_stage(recordings):
     for path in recordings.glob("*.json.gz"):
         (stage,) = (stage for stage, names in SHOWN.items() if path.name.startswith(names))
         assert stages.shown(read(path)) == stage, path.name
 
 
-def test_what_somebody_recorded_as_a_stage_is_that_stage(tmp_path):
+def test_recorded_stage_overrides_detection(tmp_path):
     trace = read(testing.write_trace(tmp_path / "t.json", [step_mark(0, 0, 50), LINEAR]))
     assert Tables(trace).steps["stage"].to_list() == ["inference"]
     assert Capture(stage="validate", last=0).tables(trace).steps["stage"].to_list() == ["validate"]
     assert Capture(stage="trace", last=0).tables(trace).steps["stage"].to_list() == ["inference"]
 
 
-def test_the_page_and_the_summary_of_a_trace_say_what_it_shows(tmp_path):
+def test_report_and_summary_name_the_detected_stage(tmp_path):
     path = testing.write_trace(tmp_path / "t.json", [step_mark(0, 0, 50), LINEAR])
     assert run_data.from_trace(path)["windows"][0]["stage"] == "inference"
     assert "- stage: inference" in markdown.of_trace(path)
 
 
-def test_where_graphs_are_replayed_the_summary_lists_kernels(tmp_path):
+def test_summary_lists_kernels_of_replayed_graphs(tmp_path):
     """Operators launched little of what the device did, so it says what it did."""
     graph = [launch(9, 0, 90, name="cudaGraphLaunch")]
     graph += [

@@ -34,14 +34,14 @@ def compared(folder, a, b):
         ({}, {"every": 1, "times": 1.3}, "slower", None),
     ],
 )
-def test_steps_of_another_kind_are_named_where_they_make_the_mean_differ(tmp_path, a, b, outcome, said):
+def test_unusual_steps_that_change_the_mean_are_named(tmp_path, a, b, outcome, said):
     made = compared(tmp_path, a, b)
     assert made.verdict.outcome in (outcome, "undecided" if outcome == "same" else outcome)
     assert said in made.sentence if said else "every" not in made.sentence
 
 
 @pytest.mark.parametrize(("waits", "is_data"), [(7.5, True), (5.0, True), (2.0, False), (None, False)])
-def test_long_steps_that_wait_for_data_for_half_of_what_they_take_more_are_said_to(tmp_path, waits, is_data):
+def test_long_steps_with_half_the_excess_in_data_are_named(tmp_path, waits, is_data):
     run = make_run(tmp_path / "r", None, [])
     rows = []
     for number in range(200):
@@ -54,7 +54,7 @@ def test_long_steps_that_wait_for_data_for_half_of_what_they_take_more_are_said_
     assert (found.share, found.times, found.is_data) == (pytest.approx(0.2, abs=0.01), pytest.approx(2.5), is_data)
 
 
-def test_steps_that_are_alike_have_no_long_ones(tmp_path):
+def test_equal_steps_contain_no_long_steps(tmp_path):
     (side,) = sources.read([[make_run(tmp_path / "r", None, steps())]])
     assert stalls(side.runs).share == 0
 
@@ -63,5 +63,5 @@ def test_steps_that_are_alike_have_no_long_ones(tmp_path):
     ("share", "said"),
     [(0.5, "every second"), (0.2, "every fifth"), (1 / 37, "one in 37"), (0.41, "41% of them"), (0.7, "70% of them")],
 )
-def test_a_share_of_steps_is_said_as_people_count(share, said):
+def test_frequency_of_steps_is_in_words(share, said):
     assert sentences.format_frequency(share) == said

@@ -64,7 +64,7 @@ def test_records_of_the_driver_are_a_start(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["cuModuleLoadData", "cuLibraryLoadData", "hipModuleLoadData"])
-def test_what_loads_a_module_was_compiled_in_the_same_operator_just_before(tmp_path, name):
+def test_module_load_after_a_compilation_is_in_one_operator(tmp_path, name):
     """As MIOpen does; what another operator did before is none of it, nor what Python did outside of operators."""
     assert spent(tmp_path, op("view", 3 * MS, 4 * MS), call(name, 10, 11)) == {"loading kernels": 7}
     assert spent(tmp_path, call(name, 410, 411)) == {"loading kernels": 1}

@@ -23,12 +23,12 @@ def test_students_quantile_is_that_of_every_book(given, value):
     assert student(*given) == pytest.approx(value, rel=1e-4)
 
 
-def test_students_quantile_has_no_step_where_the_way_to_it_changes():
+def test_student_quantile_is_continuous_between_methods():
     """Up to 200 degrees of freedom it is summed, beyond it is expanded around the normal distribution."""
     assert student(0.005, 200) == pytest.approx(student(0.005, 200.001), rel=1e-5)
 
 
 @pytest.mark.parametrize(("count", "number", "share"), [(5, 5, 0.25), (41, 48, 0.25), (3, 4, 0.5), (0, 3, 0.5)])
-def test_chance_of_a_count_is_no_less_than_the_sum_of_the_binomial_distribution(count, number, share):
+def test_chance_of_a_count_bounds_the_binomial_sum(count, number, share):
     exact = sum(math.comb(number, k) * share**k * (1 - share) ** (number - k) for k in range(count, number + 1))
     assert exact <= chance_of(count, number, share) * (1 + 1e-9) <= 1 + 1e-9

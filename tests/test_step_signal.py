@@ -120,7 +120,7 @@ def heard(monkeypatch):
         ("compiled", "loader", 16),
     ],
 )
-def test_steps_end_where_the_loop_makes_updates(heard, kind, mode, steps):
+def test_steps_end_at_fetches_after_updates(heard, kind, mode, steps):
     signal, begun = heard
     getattr(loops, kind)()
     assert (begun[-1].mode, begun[-1].step_num) == (mode, steps), [vars(each) for each in begun]
@@ -153,7 +153,7 @@ def test_fewer_than_twenty_fetches_without_an_update_are_no_steps(heard):
 
 @pytest.mark.recorder
 @pytest.mark.parametrize("fetches", [2, 10, 40])
-def test_updates_that_follow_each_other_are_the_steps_whatever_was_fetched_before_them(heard, fetches):
+def test_consecutive_updates_are_steps_after_any_fetches(heard, fetches):
     """As where a loader gives all data at once, or is read into a list."""
     signal, begun = heard
     fetched(fetches)
@@ -162,7 +162,7 @@ def test_updates_that_follow_each_other_are_the_steps_whatever_was_fetched_befor
     assert begun[-1].step_num >= 17
 
 
-def test_fetches_in_the_middle_of_a_training_by_updates_leave_its_steps_alone(heard):
+def test_fetches_inside_a_training_by_updates_end_no_steps(heard):
     """As a validation, after which the training continues without a loader."""
     _, begun = heard
     optimizer = train(10)
@@ -172,7 +172,7 @@ def test_fetches_in_the_middle_of_a_training_by_updates_leave_its_steps_alone(he
 
 
 @pytest.mark.recorder
-def test_a_step_has_the_fetches_and_updates_since_steps_were_what_they_are(heard, monkeypatch):
+def test_counts_per_step_begin_with_the_step_detector(heard, monkeypatch):
     """Forty fetches before the training, and the two updates after which it is known what a step is, are not of it."""
     said = []
     monkeypatch.setattr(profiling, "say_steps_by", lambda profiler, mode, **means: said.append((mode, means)))
@@ -186,7 +186,7 @@ def test_a_step_has_the_fetches_and_updates_since_steps_were_what_they_are(heard
     assert means["fetches"] == pytest.approx(2.2, abs=0.3)
 
 
-def test_a_step_of_several_updates_has_so_many(heard, monkeypatch):
+def test_step_of_several_updates_counts_the_updates(heard, monkeypatch):
     """Those of the rounds before anybody knew what a step is belong to no step that was counted."""
     said = []
     monkeypatch.setattr(profiling, "say_steps_by", lambda profiler, mode, **means: said.append((mode, means)))
@@ -213,7 +213,7 @@ def test_a_forked_child_begins_anew(heard):
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
-def test_who_stands_down_says_why_and_leaves_a_note_only_where_nothing_was_recorded(heard, tmp_path, caplog, is_begun):
+def test_disabled_detection_leaves_a_note_without_a_recording(heard, tmp_path, caplog, is_begun):
     signal, begun = heard
     signal.request = msgspec.structs.replace(signal.request, notes=str(tmp_path))
     if is_begun:
@@ -239,28 +239,28 @@ def launched(monkeypatch, tmp_path):
     return begin
 
 
-def test_where_no_schedule_is_given_one_window_is_recorded_once_the_pace_has_settled(launched):
+def test_default_is_one_window_after_step_times_have_settled(launched):
     given, started = launched("loader")
     assert given["schedule"] == "when settled"
     assert started["step"] == 7
     assert launched("loader", schedule="wait=1 warmup=1 active=3")[0]["schedule"] == "wait=1 warmup=1 active=3"
 
 
-def test_a_run_lies_where_the_command_was_given_unless_it_is_said_where(launched, tmp_path):
+def test_run_folder_is_in_the_initial_working_directory(launched, tmp_path):
     """The script may have another working directory by then."""
     assert launched("loader")[1]["out"] == str(tmp_path / "perf")
     assert launched("loader", options={"out": "/elsewhere"})[1]["out"] == "/elsewhere"
     assert launched("loader", options={"out": "memory://elsewhere"})[0]["out"] == "memory://elsewhere"
 
 
-def test_what_is_no_training_is_not_called_one(launched):
+def test_program_without_training_is_not_recorded(launched):
     stages = {mode: launched(mode)[0].get("stage", "train") for mode in get_args(Mode)}
     trained = dict.fromkeys(("loader", "optimizer", "backward"), "train")
     assert stages == trained | {"batches": "predict", "call": "predict", "process": "process"}
 
 
 @pytest.mark.process
-def test_a_loader_whose_iterator_is_kept_tells_of_each_fetch_once(heard):
+def test_reused_iterator_reports_each_fetch_once(heard):
     signal, _ = heard
     loops.persistent()
     kept = signal.events.fetches
@@ -268,7 +268,7 @@ def test_a_loader_whose_iterator_is_kept_tells_of_each_fetch_once(heard):
     assert signal.events.fetches == 2 * kept
 
 
-def test_a_loader_with_an_iterator_that_cannot_tell_gives_its_batches_and_updates_are_the_steps(heard):
+def test_unobservable_iterator_leaves_steps_to_updates(heard):
     class Own(torch.utils.data.DataLoader):
         def _get_iterator(self):
             return iter([1, 2, 3])
@@ -294,7 +294,7 @@ def test_a_warm_up_of_the_optimizer_does_not_hide_the_loader(heard):
 
 
 @pytest.mark.recorder
-def test_a_profiler_of_ours_that_waits_for_its_files_is_nobody_elses(heard, monkeypatch):
+def test_profiler_waiting_for_files_is_not_foreign(heard, monkeypatch):
     """As where an evaluation of many batches was recorded before the training begins."""
     monkeypatch.setattr(profiling, "why_not", WHY_NOT)
     monkeypatch.setattr(lifetime, "_registered", {})  # other tests of this process may wait for files
@@ -355,9 +355,7 @@ def passes(heard):
 @pytest.mark.usefixtures("passes")
 @pytest.mark.parametrize(("kind", "mode"), [(list, "backward"), (iter, "loader")])
 @pytest.mark.parametrize("loop", [by_hand, by_grad])
-def test_a_backward_pass_is_as_good_as_an_update_if_twenty_came_without_an_optimizer(
-    heard, monkeypatch, kind, mode, loop
-):
+def test_twenty_backward_passes_without_an_optimizer_are_updates(heard, monkeypatch, kind, mode, loop):
     """Of a loader that is read at once, or in the loop."""
     signal, begun = heard
     monkeypatch.setattr(step_signal, "has_made_optimizer", lambda: False)  # other tests of this process made some
@@ -369,7 +367,7 @@ def test_a_backward_pass_is_as_good_as_an_update_if_twenty_came_without_an_optim
 
 @pytest.mark.recorder
 @pytest.mark.usefixtures("passes")
-def test_backward_passes_are_no_updates_where_an_optimizer_steps(heard):
+def test_backward_passes_are_no_updates_beside_an_optimizer(heard):
     signal, begun = heard
     loops.accumulate()
     assert [(each.mode, each.step_num) for each in begun] == [("loader", 8)]
@@ -396,7 +394,7 @@ def test_an_optimizer_that_steps_after_thirty_passes_makes_the_steps(heard, monk
     assert all(each.stopped for each in begun[:-1])
 
 
-def test_a_loader_that_another_thread_iterates_from_the_start_leaves_steps_to_updates(heard):
+def test_prefetching_thread_leaves_steps_to_updates(heard):
     """As DataLoaderX and prefetch_generator do."""
     _, begun = heard
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
@@ -416,7 +414,7 @@ def test_a_loader_that_another_thread_iterates_from_the_start_leaves_steps_to_up
 
 
 @pytest.mark.recorder
-def test_each_fetch_says_when_it_was_asked_for_and_when_it_came(heard):
+def test_fetches_have_begin_and_end(heard):
     """Of a step that accumulates, both: what lies between them is work."""
     _, begun = heard
     loops.accumulate()
@@ -436,7 +434,7 @@ def test_a_sanity_check_before_training_is_no_training(heard):
     assert begun[-1].step_num >= 14, "the updates that told that this is training are not counted"
 
 
-def test_who_stands_down_hears_nothing_more(heard):
+def test_disabled_detection_receives_no_events(heard):
     signal, begun = heard
     signal.disable()
     loops.raw()
@@ -445,7 +443,7 @@ def test_who_stands_down_hears_nothing_more(heard):
 
 @pytest.mark.recorder
 @pytest.mark.parametrize(("kind", "mode", "steps"), [("raw", "loader", 64 - 40), ("no_loader", "optimizer", 80 - 40)])
-def test_what_is_trained_after_a_framework_is_told_as_ever_after_forty_updates(heard, kind, mode, steps):
+def test_training_after_a_framework_is_detected(heard, kind, mode, steps):
     signal, begun = heard
     face = Counter("loader", 0)
     face.is_running = True
@@ -463,7 +461,7 @@ def test_what_is_trained_after_a_framework_is_told_as_ever_after_forty_updates(h
 
 
 @pytest.mark.recorder
-def test_who_gives_way_to_a_framework_hears_the_end_of_the_start_and_no_step(heard, monkeypatch):
+def test_yielding_to_a_framework_detects_the_end_of_the_start(heard, monkeypatch):
     signal, begun = heard
     monkeypatch.setattr(Startup, "is_over", False)
     ended = []
@@ -478,7 +476,7 @@ def test_who_gives_way_to_a_framework_hears_the_end_of_the_start_and_no_step(hea
 
 
 @pytest.mark.recorder
-def test_an_iterator_that_asks_for_its_own_class_finds_the_one_that_it_was_written_as(heard):
+def test_iterator_finds_its_original_class(heard):
     class Own(torch.utils.data.dataloader._SingleProcessDataLoaderIter):
         def __next__(self):
             return super(self.__class__, self).__next__()
@@ -541,7 +539,7 @@ def test_a_round_ends_with_the_optimizer_that_leads(order, ends):
     assert "".join(name if turns.ends(optimizers[name]) else " " for name in order) == ends
 
 
-def test_an_optimizer_that_comes_when_the_one_that_led_is_gone_leads_at_once():
+def test_optimizer_that_replaces_the_leader_leads_at_once():
     """As in each fold of a cross-validation: however short it is, none of its steps is lost."""
     turns, ended = Round(), 0
     for _ in range(5):
@@ -550,7 +548,7 @@ def test_an_optimizer_that_comes_when_the_one_that_led_is_gone_leads_at_once():
     assert (ended, turns.count) == (19, 20)
 
 
-def test_patience_counts_from_what_steps_are_made_of_and_once(heard):
+def test_patience_counts_once_from_the_first_step_event(heard):
     """Not from operators of a script that may read its data for as long as it takes, nor from an earlier recording."""
     signal, _ = heard
     signal.early.has_steps = False
@@ -577,7 +575,7 @@ def test_a_stage_with_an_optimizer_of_its_own_swallows_no_step(heard, is_kept):
 
 
 @pytest.mark.recorder
-def test_a_training_that_goes_on_without_its_loader_goes_on_making_steps(heard):
+def test_training_without_its_loader_continues_making_steps(heard):
     """In the run that it has; one of the updates at the seam may be the last of the loader's, as of a rest."""
     _, begun = heard
     loops.raw()
@@ -587,7 +585,7 @@ def test_a_training_that_goes_on_without_its_loader_goes_on_making_steps(heard):
 
 
 @pytest.mark.recorder
-def test_a_step_may_have_some_more_updates_than_any_before_it(heard):
+def test_step_can_have_more_updates_than_earlier_steps(heard):
     """As where several rests of accumulated passes come together: the loader goes on, and so do its steps."""
     _, begun = heard
     batches = iter(torch.utils.data.DataLoader(range(100)))
@@ -599,7 +597,7 @@ def test_a_step_may_have_some_more_updates_than_any_before_it(heard):
 
 
 @pytest.mark.recorder
-def test_without_an_end_of_the_loader_seven_updates_without_a_fetch_are_steps(heard):
+def test_seven_updates_without_a_fetch_become_steps(heard):
     _, begun = heard
     batches = iter(torch.utils.data.DataLoader(range(100)))
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
@@ -623,14 +621,14 @@ def test_no_operators_are_recorded_of_a_program_that_ends(heard, monkeypatch):
 
 
 @pytest.mark.process
-def test_a_process_of_a_pool_works_for_another_one():
+def test_process_of_a_pool_is_no_training():
     """What it does is no training of its own, and nothing is recorded there."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert [pool.apply_async(is_helper_process).get(100), is_helper_process()] == [True, False]
 
 
 @pytest.mark.worker
-def test_a_run_without_a_window_is_used_again_when_steps_are_told_in_another_way(tmp_path, monkeypatch):
+def test_run_without_a_window_is_reused_by_the_next_detector(tmp_path, monkeypatch):
     """Twenty backward passes before the first update left a run that said that no window was recorded."""
     monkeypatch.chdir(tmp_path)
     first, second = (Profiler(schedule="wait=5 warmup=0 active=1 repeat=1", run=run) for run in (None, "again"))

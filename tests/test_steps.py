@@ -69,7 +69,7 @@ def test_labels_of_another_thread_are_not_the_steps(tmp_path):
     assert nanos(row, "other_ms") == [100]
 
 
-def test_a_part_seen_in_one_step_only_is_zero_in_the_others(tmp_path):
+def test_part_of_a_single_step_is_zero_in_other_steps(tmp_path):
     events = [step_mark(0, 0, 100), step_mark(1, 100, 200), annotation("checkpoint", 150, 170)]
     assert [nanos(row, "checkpoint_ms") for row in rows(tmp_path, events)] == [[0], [20]]
 
@@ -79,13 +79,13 @@ def test_shadows_of_marks_on_a_stream_are_no_steps(tmp_path):
     assert [row["step"] for row in rows(tmp_path, [step_mark(0, 0, 100), shadow])] == [0]
 
 
-def test_without_marks_the_whole_trace_is_one_step(tmp_path):
+def test_trace_without_marks_is_one_step(tmp_path):
     (row,) = rows(tmp_path, [op("a", 10, 20), kernel(1, 500, 600)])
     assert row["step"] is None
     assert nanos(row, "wall_ms", "busy_ms") == [590, 100]
 
 
-def test_without_marks_the_step_is_that_of_the_loop_and_not_of_the_thread_of_autograd(tmp_path):
+def test_step_without_marks_is_on_the_thread_of_the_loop(tmp_path):
     """However much more there is on that one: the loop waits for data, and is seen to."""
     loop = [
         annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 0, 60_000_000),
@@ -99,7 +99,7 @@ def test_without_marks_the_step_is_that_of_the_loop_and_not_of_the_thread_of_aut
     assert (row["data_ms"], row["wall_ms"]) == (60, 90)
 
 
-def test_work_belongs_to_the_step_that_launched_it(tmp_path):
+def test_work_belongs_to_the_step_that_launched_the_work(tmp_path):
     """Even if it ran in the next one; whoever launched it, on whatever thread."""
     events = [
         step_mark(0, 0, 100),
@@ -115,7 +115,7 @@ def test_work_belongs_to_the_step_that_launched_it(tmp_path):
     assert nanos(second, "device_span_ms", "busy_ms", "other_work_ms", "idle_ms") == [280, 110, 25, 145]
 
 
-def test_communication_is_known_by_its_arguments_else_by_its_name(tmp_path):
+def test_communication_is_detected_by_arguments_or_name(tmp_path):
     events = [
         step_mark(0, 0, 1000),
         kernel(1, 0, 100, name="gemm"),
@@ -159,7 +159,7 @@ def test_counts(tmp_path):
     assert nanos(row, "sync_ms") == [15]
 
 
-def test_a_backend_without_launches_has_no_number_of_them(tmp_path):
+def test_backend_without_launches_has_no_launch_count(tmp_path):
     """Meta's MTIA submits jobs; and what it calls a request for DMA is a copy, and a wait no work."""
     events = [step_mark(0, 0, 100), testing.slice_event("mtia_runtime", "runFunction", 10, 20, correlation=1)]
     for number, (name, start) in enumerate([("fc", 30), ("dma_request", 50), ("event_wait", 60)], 1):
@@ -171,7 +171,7 @@ def test_a_backend_without_launches_has_no_number_of_them(tmp_path):
     assert row["launches"] == 0
 
 
-def test_memory_is_that_of_the_device_if_there_is_one(tmp_path):
+def test_memory_is_that_of_the_device(tmp_path):
     mb = 1 << 20
     events = [
         step_mark(0, 10, 100),
@@ -187,12 +187,12 @@ def test_memory_is_that_of_the_device_if_there_is_one(tmp_path):
     assert (second["allocated_peak_mb"], second["alloc_count"]) == (5, 0)
 
 
-def test_memory_of_the_host_where_there_is_no_device(tmp_path):
+def test_memory_is_that_of_the_host_without_a_device(tmp_path):
     (row,) = rows(tmp_path, [step_mark(0, 0, 100), memory(5, 64, allocated=1 << 20)])
     assert (row["allocated_peak_mb"], row["alloc_count"]) == (1, 1)
 
 
-def test_what_the_trace_cannot_tell_is_null(tmp_path):
+def test_unknown_values_are_null(tmp_path):
     (row,) = rows(tmp_path, [step_mark(0, 0, 100)])
     known = {name for name, value in row.items() if value is not None}
     assert known == {"stage", "step", "wall_ms", "other_ms"}
@@ -250,7 +250,7 @@ def slow_host(step, marked, ranges):
 
 @pytest.mark.slow
 @given(labelled, unwritten, unwritten, st.lists(st.integers(1, 30), min_size=1, max_size=3))
-def test_host_parts_are_those_of_every_nanosecond(tmp_path_factory, pairs, ours, others, lengths):
+def test_host_parts_equal_a_count_of_each_nanosecond(tmp_path_factory, pairs, ours, others, lengths):
     edges = np.cumsum([0, *lengths]).tolist()
     marked, ranges = nested(pairs), nested(ours)
     events = [step_mark(number, *edges[number : number + 2], tid=1) for number in range(len(lengths))]
@@ -270,7 +270,7 @@ DEVICE = (
 
 @pytest.mark.slow
 @given(work, st.lists(st.integers(1, 30), min_size=1, max_size=3), st.integers(0, 6))
-def test_device_parts_are_those_of_every_nanosecond(tmp_path_factory, pieces, lengths, first):
+def test_device_parts_equal_a_count_of_each_nanosecond(tmp_path_factory, pieces, lengths, first):
     """Correlation ids count from 1; those of before the window are smaller than the first that a call has."""
     edges = np.cumsum([0, *lengths]).tolist()
     events = [step_mark(number, *edges[number : number + 2]) for number in range(len(lengths))]
@@ -317,7 +317,7 @@ def test_work_launched_before_the_window_belongs_to_no_step(tmp_path):
     assert nanos(row, "device_span_ms", "busy_ms", "comm_ms", "other_work_ms", "idle_ms") == [50, 15, 0, 20, 15]
 
 
-def test_where_no_launch_was_recorded_work_belongs_to_the_step_in_which_it_ran(tmp_path):
+def test_work_without_a_launch_belongs_to_the_step_of_its_time(tmp_path):
     first, second = rows(
         tmp_path, [step_mark(0, 0, 100), step_mark(1, 100, 200), kernel(3, 20, 40), kernel(4, 150, 160)]
     )
@@ -338,11 +338,11 @@ def test_work_of_other_steps_is_no_idle_time(tmp_path):
 
 
 @pytest.mark.parametrize("stage", ["train", "predict"])
-def test_the_stage_is_said(tmp_path, stage):
+def test_stage_is_in_the_table(tmp_path, stage):
     assert rows(tmp_path, [step_mark(0, 0, 1)], stage=stage)[0]["stage"] == stage
 
 
-def test_steps_that_are_long_because_they_wait_for_data_count_as_waiting():
+def test_steps_long_by_waiting_for_data_count_as_waiting():
     """A worker that makes two batches at once: every second step waits ten times as long as a step works."""
     numbers, wall = np.arange(40), np.array([10.0, 110.0] * 20)
     flags, none = np.ones(40, bool), np.full(40, np.nan)

@@ -64,7 +64,7 @@ def test_the_same_steps_count_for_everybody(capture, expected, trace):
     assert show.compute(trace, "steps", capture=capture)["step"].to_list() == expected
 
 
-def test_the_step_that_was_cut_short_counts_where_there_is_no_other(tmp_path):
+def test_unfinished_step_counts_if_no_other_step_exists(tmp_path):
     trace = trace_of(tmp_path, [step_mark(0, 0, 10 * MS)])
     assert Capture(first=0, last=3, reached=0, partial="stopped").tables(trace).steps["step"].to_list() == [0]
 
@@ -73,7 +73,7 @@ def test_without_marks_the_recording_is_the_step(tmp_path):
     assert Tables(trace_of(tmp_path, [op("a", 0, 5)])).steps["step"].to_list() == [None]
 
 
-def test_who_asks_for_the_same_table_gets_the_same(trace):
+def test_tables_are_computed_once(trace):
     assert WHOLE.tables(trace).steps is WHOLE.tables(trace).steps
     assert WHOLE.tables(trace).operators("step") is WHOLE.tables(trace).operators(("step",))
     assert replace(WHOLE, stage="test").tables(trace).steps["stage"].unique().to_list() == ["test"]
@@ -108,7 +108,7 @@ def test_every_table_of_a_window_is_computed_once(trace, monkeypatch):
     assert ("perfhooks.trace.tables.steps",) in asked
 
 
-def test_what_was_computed_of_a_trace_goes_with_it(tmp_path):
+def test_computed_tables_are_freed_with_the_trace(tmp_path):
     """At once, and not when the garbage collector comes: the next window is read meanwhile."""
     trace = trace_of(tmp_path, [annotation("forward", 0, 5)])
     assert Tables(trace).steps.height == 1
@@ -118,7 +118,7 @@ def test_what_was_computed_of_a_trace_goes_with_it(tmp_path):
 
 
 @pytest.mark.parametrize(("inside", "last"), [([], 2), ([op("aten::mm", 300 * MS + 10, 300 * MS + 20)], 3)])
-def test_a_short_step_counts_unless_it_is_the_last_mark_and_empty(tmp_path, inside, last):
+def test_short_step_counts_unless_last_and_empty(tmp_path, inside, last):
     """A step that only accumulates may take a hundredth of one that validates; a last idle step() is none."""
     ends = [100, 101, 300, 301]
     marks = [step_mark(i, start * MS, end * MS) for i, (start, end) in enumerate(zip([0, *ends], ends, strict=False))]

@@ -49,7 +49,7 @@ def capture(folder):
 
 @pytest.mark.worker
 @pytest.mark.parametrize("options", [{}, {"record_shapes": True, "with_stack": True, "profile_memory": True}])
-def test_tensorboard_reads_the_trace_and_finds_the_steps_that_the_schedule_drew(tmp_path, options):
+def test_tensorboard_finds_the_scheduled_steps(tmp_path, options):
     with perfhooks.Profiler(schedule=SCHEDULE, out="perf", run="r", activities=["cpu"], **options) as prof:
         for _ in train(14):
             prof.step()
@@ -62,7 +62,7 @@ def test_tensorboard_reads_the_trace_and_finds_the_steps_that_the_schedule_drew(
         assert "aten::conv2d" in {op.name for op in read.op_list_groupby_name}
 
 
-def test_tensorboard_takes_each_window_for_a_run_and_each_rank_for_a_worker():
+def test_tensorboard_shows_windows_as_runs_and_ranks_as_workers():
     """It looks for folders that hold files of this name."""
     name = consts.WORKER_PATTERN.match("rank0.pt.trace.json.gz")
     assert name.group(1) == "rank0"
@@ -100,7 +100,7 @@ def test_a_plain_profile_leaves_the_files_of_its_whole_windows():
 
 
 @pytest.mark.recorder
-def test_a_plain_profile_that_stops_inside_a_window_keeps_what_it_has():
+def test_plain_profile_stopped_inside_a_window_is_kept():
     """Two of three steps had ended when the `with` did; the third had begun."""
     plain(steps=6)
     ((_, folder),) = windows("r").items()
@@ -111,7 +111,7 @@ def test_a_plain_profile_that_stops_inside_a_window_keeps_what_it_has():
 
 
 @pytest.mark.recorder
-def test_what_was_recorded_for_is_made_when_nothing_is_named():
+def test_default_handlers_follow_the_recorded_options():
     plain(steps=7, with_stack=True)
     ((_, folder),) = windows("r").items()
     kinds = {"pt.trace.json.gz", "steps.csv", "operators.csv", "stacks.folded", "flame.svg", "modules.csv", "page.json"}
@@ -120,7 +120,7 @@ def test_what_was_recorded_for_is_made_when_nothing_is_named():
 
 
 @pytest.mark.recorder
-def test_without_a_schedule_there_is_one_window_of_no_steps():
+def test_without_a_schedule_one_window_has_no_steps():
     with profile(activities=[ProfilerActivity.CPU], on_trace_ready=perfhooks.on_trace_ready(out="perf", run="r")):
         torch.ones(3).sum()
     ((_, folder),) = windows("r").items()
@@ -129,7 +129,7 @@ def test_without_a_schedule_there_is_one_window_of_no_steps():
 
 
 @pytest.mark.parametrize("wrong", [print, perfhooks.ChromeTrace, 3])
-def test_what_is_no_handler_of_ours_is_refused(wrong):
+def test_foreign_handler_is_rejected(wrong):
     with pytest.raises(perfhooks.OptionError, match="handlers that work on the files"):
         perfhooks.on_trace_ready(wrong)
 

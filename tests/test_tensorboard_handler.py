@@ -42,7 +42,7 @@ def translated(source, folder):
     return target
 
 
-def test_the_plugin_finds_steps_the_wait_for_data_and_the_operators_of_kernels(tmp_path):
+def test_plugin_finds_steps_waits_and_operators_of_kernels(tmp_path):
     source = testing.write_trace(tmp_path / "spool.json", EVENTS)
     plain, ours = opened(source, tmp_path), opened(translated(source, tmp_path), tmp_path)
     costs = [[round(each) for each in step.costs] for step in ours.steps_costs]
@@ -68,7 +68,7 @@ def test_the_plugin_opens_a_trace_of_a_gpu(traces, tmp_path):
     assert {row.op_name for row in ours.kernel_list_groupby_name_op} == launched
 
 
-def test_nothing_but_categories_is_changed(tmp_path):
+def test_only_categories_change(tmp_path):
     tricky = testing.op('say "cat": "user_annotation"', 0, 5, Input_Dims=[[1, 2]])
     events = [*EVENTS, tricky, testing.slice_event("hip_driver", "hipLaunch", 1, 2)]
     source = testing.write_trace(tmp_path / "spool.json", events)
@@ -91,7 +91,7 @@ def test_a_category_is_translated_wherever_a_chunk_ends(size, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("size", [1, 7, 24])
-def test_a_category_before_the_first_comma_is_translated_wherever_a_chunk_ends(size, tmp_path, monkeypatch):
+def test_category_at_the_end_of_a_chunk_is_translated(size, tmp_path, monkeypatch):
     monkeypatch.setattr("perfhooks.trace.reading.source.BLOCK", size)
     monkeypatch.setattr("perfhooks.trace.reading.source._PACKED_BLOCK", size)
     source = tmp_path / "spool.json"
@@ -111,7 +111,7 @@ def test_in_a_folder_of_their_own_windows_sort_by_step_as_text(tmp_path):
     assert written == sorted(written)
 
 
-def test_without_a_folder_the_file_lies_beside_the_others(tmp_path):
+def test_without_a_folder_the_file_is_in_the_window(tmp_path):
     trace = read(testing.write_trace(tmp_path / "spool.json", EVENTS))
     ((name, write),) = TensorBoard().artifacts(Capture(), trace)
     file = io.BytesIO()
@@ -121,7 +121,7 @@ def test_without_a_folder_the_file_lies_beside_the_others(tmp_path):
 
 
 @pytest.mark.process
-def test_a_folder_has_a_run_for_each_stage_a_worker_for_each_rank_and_a_span_for_each_window(tmp_path):
+def test_folder_has_runs_workers_and_spans(tmp_path):
     trace = read(testing.write_trace(tmp_path / "spool.json", EVENTS))
     handler = TensorBoard(folder=tmp_path / "tb")
     for rank in (0, 1):
@@ -151,7 +151,7 @@ class _Cache:
         pass
 
 
-def test_a_relative_folder_is_the_one_of_the_training(tmp_path, monkeypatch):
+def test_relative_folder_refers_to_the_training(tmp_path, monkeypatch):
     """The files are made by another process."""
     monkeypatch.chdir(tmp_path)
     assert TensorBoard(folder="tb").folder == str(tmp_path / "tb")

@@ -19,7 +19,7 @@ from perfhooks.run.timeline import HEADER, Rows, Timeline
     first=st.integers(0, 10**9),
     cuts=st.sets(st.integers(0, 40)),
 )
-def test_steps_are_as_long_as_they_were_however_often_they_are_taken(durations, first, cuts):
+def test_steps_keep_their_times_if_taken_at_any_moment(durations, first, cuts):
     """Each step is a wait and a rest; taking the readings in between loses and moves nothing."""
     line = Timeline("train")
     line.begin(first)
@@ -51,7 +51,7 @@ def test_steps_are_as_long_as_they_were_however_often_they_are_taken(durations, 
     taken=st.sets(st.integers(0, 30)),
     paused=st.sets(st.integers(1, 30)),
 )
-def test_the_walls_of_the_last_steps_are_those_that_are_known_with_everything_else(walls, first, asked, taken, paused):
+def test_last_wall_times_equal_those_of_all_readings(walls, first, asked, taken, paused):
     line = Timeline("train")
     line.begin(first)
     now = line._begins[first] = 1000
@@ -83,7 +83,7 @@ def test_time_that_we_took_between_two_steps_belongs_to_neither():
     assert np.subtract(*line.take()[2:0:-1]).tolist() == [10, 10]
 
 
-def test_a_wait_nobody_measured_is_empty_and_not_zero(tmp_path):
+def test_unmeasured_wait_is_empty(tmp_path):
     line = Timeline("train")
     line.begin(0)
     line._begins[0] = 0
@@ -93,7 +93,7 @@ def test_a_wait_nobody_measured_is_empty_and_not_zero(tmp_path):
     assert (tmp_path / "t.csv").read_text() == header + "train,0,wait,1.500000,,,\n"
 
 
-def test_the_file_is_appended_to_with_one_header(tmp_path):
+def test_rows_are_appended_below_one_header(tmp_path):
     line = Timeline("train")
     line.begin(0)
     began = line._begins[0]
@@ -110,12 +110,12 @@ def test_the_file_is_appended_to_with_one_header(tmp_path):
     assert [row.split(",")[2] for row in lines[1:]] == ["wait", "active"] * 3
 
 
-def test_nothing_to_take_is_nothing():
+def test_empty_timeline_gives_no_steps():
     assert [column.tolist() for column in Timeline("train").take()] == [[]] * 6
     assert np.array(Timeline("train").take()).shape == (6, 0)
 
 
-def test_what_the_loop_did_between_two_passes_is_no_wait_for_data():
+def test_time_between_two_passes_is_no_wait_for_data():
     """As ``train(); test()`` in every epoch; also when the readings were taken in between."""
     for is_taken_before in (False, True):
         line = Timeline("train")
@@ -135,7 +135,7 @@ def test_what_the_loop_did_between_two_passes_is_no_wait_for_data():
         assert [wall for each in taken for wall in (each.ends - each.begins).tolist()] == [10, 4000, 10]
 
 
-def test_several_waits_of_a_step_add_up_and_the_work_between_them_is_none():
+def test_waits_of_a_step_are_summed_without_work_between():
     """As where gradients are accumulated; also when the readings are taken in the middle of a step."""
     for is_taken_between in (False, True):
         line = Timeline("train")
@@ -154,7 +154,7 @@ def test_several_waits_of_a_step_add_up_and_the_work_between_them_is_none():
         assert [wait for each in taken for wait in each.waits.tolist()] == [3 + 7, 3 + 7]
 
 
-def test_of_several_batches_that_nobody_asked_for_the_first_alone_counts():
+def test_first_of_several_unrequested_batches_counts():
     """What lies between them is work and waiting, and nobody has said how much of which."""
     line = Timeline("train")
     line.begin(0)
@@ -168,7 +168,7 @@ def test_of_several_batches_that_nobody_asked_for_the_first_alone_counts():
 
 
 @pytest.mark.parametrize("is_taken_between", [False, True])
-def test_of_several_backward_passes_of_a_step_the_last_one_counts_and_no_other_steps(is_taken_between):
+def test_last_backward_pass_of_a_step_counts(is_taken_between):
     """Gradients are accumulated in the first step, the second one has no backward pass, a third goes on."""
     line = Timeline("train")
     line.begin(0)
@@ -189,7 +189,7 @@ def test_of_several_backward_passes_of_a_step_the_last_one_counts_and_no_other_s
 
 
 @pytest.mark.process
-def test_a_loop_with_a_test_after_each_pass_waits_for_its_data_only(tmp_path):
+def test_loop_with_tests_waits_only_for_its_data(tmp_path):
     """Nothing is slept away: the test burns more time of the processor than all batches of a pass take to fetch."""
     with perfhooks.Profiler(schedule="wait=1 warmup=1 active=6 repeat=1", out=tmp_path, background=False) as prof:
         steps = prof.steps(range(4))
@@ -202,7 +202,7 @@ def test_a_loop_with_a_test_after_each_pass_waits_for_its_data_only(tmp_path):
     assert float(between[4]) < 0.2 * float(between[3])
 
 
-def test_many_files_that_are_read_at_once_say_what_each_says_alone(tmp_path):
+def test_files_read_together_equal_files_read_singly(tmp_path):
     """Also those that were written to say something of the next file."""
     texts = [
         "train,1,wait,1.0,,,\ntrain,2,wait,2.0,0.5,,\n", "", "val,3,active,1.0,,,\ntrain,4,wa", "train,5,wait,1.0,,,\n",

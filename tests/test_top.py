@@ -179,7 +179,7 @@ def test_a_rank_is_slow_by_its_steps_or_by_its_wait_for_data(facts, slow):
     assert [rank.rank for rank in judged_by(*facts) if rank.slow] == slow
 
 
-def test_it_says_why_a_rank_is_slow():
+def test_screen_explains_a_slow_rank():
     by_steps, by_data = judged_by((150.0, 1.0), (100.0, 31.0), (100.0, 1.0), (100.0, 1.0))[:2]
     assert by_steps.slow == "is late by 50 ms after its batch: the other ranks wait 50 ms a step"
     assert by_data.slow == "is late by 30 ms waiting for data: the other ranks wait 30 ms a step"
@@ -229,7 +229,7 @@ def test_ranks_are_compared_by_steps_of_equal_number(run):
 # --- reading what grows ---
 
 
-def test_a_tail_reads_each_row_once_and_a_torn_one_when_it_is_whole(run):
+def test_tail_reads_each_complete_row_once(run):
     tail = Tail(run.path / layout.timeline(0), 1000)
     assert tail.read() == []
     run.steps(0, [1.0, 2.0])
@@ -322,7 +322,7 @@ def test_a_line_without_an_end_is_passed_over(run):
     assert [row.step for row in tail.read()] == [2]
 
 
-def test_the_last_slow_steps_are_those_of_the_whole_table(run):
+def test_last_slow_steps_equal_those_of_the_full_table(run):
     run.slow(0, *range(300))
     path = run.path / layout.slow_steps(0)
     whole = slow_steps.read(path)
@@ -336,7 +336,7 @@ def test_the_last_slow_steps_are_those_of_the_whole_table(run):
 # --- a run ---
 
 
-def test_a_finished_run_is_seen_as_it_ended(run):
+def test_finished_run_is_shown_in_its_last_state(run):
     run.owner(0, GONE)
     run.steps(0, [10.0] * 99 + [520.0], data=2.5)
     run.status(0, 100, is_running=False)
@@ -355,7 +355,7 @@ def test_a_finished_run_is_seen_as_it_ended(run):
     )
 
 
-def test_a_run_that_goes_on_is_followed(run):
+def test_running_run_is_followed(run):
     run.owner(0, ALIVE)
     view = View(run.path)
     assert line(view.refresh()) == "no step yet, 0 windows"
@@ -370,7 +370,7 @@ def test_a_run_that_goes_on_is_followed(run):
     assert [step.step for _, step in view.refresh().slow] == [7, 5]
 
 
-def test_windows_are_followed_until_they_are_finished(run):
+def test_windows_are_followed_until_finished(run):
     run.owner(0, ALIVE)
     view = View(run.path)
     run.window(10, ranks=(0, 1), state="spooled")
@@ -446,7 +446,7 @@ def test_processes_of_other_hosts_have_an_unknown_state(run):
     assert View(run.path).refresh().is_alive is True
 
 
-def test_a_run_that_has_written_no_step_yet_says_so(run):
+def test_run_without_steps_is_reported(run):
     run.owner(0, ALIVE)
     assert "no step has been written yet" in screen(View(run.path).refresh(), "", 80, 24).plain
 
@@ -490,7 +490,7 @@ def test_other_folder_than_a_run_is_refused(tmp_path, target):
 
 
 @pytest.mark.process
-def test_no_run_is_one_line_and_exit_code_2(tmp_path):
+def test_missing_run_is_one_line_with_exit_code_2(tmp_path):
     words = [sys.executable, "-m", "perfhooks", "top", "nothing"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "perfhooks: nothing does not exist\n")
@@ -530,7 +530,7 @@ def test_a_screen_fits_its_terminal(run, width, height):
         )
 
 
-def test_a_screen_says_all_there_is(run):
+def test_screen_shows_all_facts(run):
     run.owner(0, ALIVE)
     run.steps(0, [10.0] * 99 + [520.0])
     run.slow(0, 99)
@@ -569,7 +569,7 @@ def looks_once(monkeypatch):
 
 
 @pytest.mark.usefixtures("looks_once")
-def test_without_a_terminal_an_ended_run_is_one_line(run):
+def test_ended_run_is_one_line_without_a_terminal(run):
     run.owner(0, GONE)
     run.steps(0, [10.0] * 9)
     done = CliRunner().invoke(app, ["top", str(run.path)])
@@ -606,7 +606,7 @@ def test_run_of_another_host_is_followed_while_it_may_run(run, monkeypatch):
     ("pressed", "is_quit", "asked"),
     [("q", True, 0), ("Q", True, 0), ("xcy", False, 1), ("C", False, 1), ("cq", True, 1)],
 )
-def test_keys_do_what_the_last_line_shows(monkeypatch, pressed, is_quit, asked):
+def test_keys_have_the_effects_of_the_last_line(monkeypatch, pressed, is_quit, asked):
     """They are waited for until it is time to look again."""
     now, done = [0.0], []
     monkeypatch.setattr(top, "time", mock.Mock(monotonic=lambda: now[0]))
@@ -666,7 +666,7 @@ def test_no_window_is_requested_if_no_rank_would_read_it(run, monkeypatch):
 
 
 @pytest.mark.process
-def test_without_a_terminal_it_prints_changes_until_the_end(run):
+def test_changes_are_printed_without_a_terminal(run):
     run.owner(0, ALIVE)
     words = [sys.executable, "-m", "perfhooks", "top", str(run.path)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
@@ -704,7 +704,7 @@ def test_ctrl_c_ends_the_lines_with_the_usual_exit_code(run):
 
 
 @pytest.mark.process
-def test_c_requests_a_window_and_q_withdraws_it(run):
+def test_c_requests_a_window_and_q_withdraws_the_request(run):
     run.owner(0, ALIVE)
     run.steps(0, [10.0] * 9)
     requests = run.path / layout.REQUESTS
@@ -726,7 +726,7 @@ def test_c_requests_a_window_and_q_withdraws_it(run):
 
 @pytest.mark.process
 @pytest.mark.parametrize(("ending", "code"), [(b"\x03", 0), (signal.SIGTERM, 143)])
-def test_ctrl_c_and_a_signal_give_the_terminal_back(run, ending, code):
+def test_ctrl_c_and_signals_restore_the_terminal(run, ending, code):
     run.owner(0, GONE)
     run.steps(0, [10.0] * 9)
     with contextlib.closing(Terminal("top", str(run.path))) as terminal:

@@ -31,12 +31,12 @@ def ignore(window):
     """A handler, so that no file is written."""
 
 
-def test_it_is_one():
+def test_profiler_is_a_torch_profile():
     assert isinstance(Profiler(), profile)
     assert isinstance(deepcopy(Profiler()), profile)
 
 
-def test_its_attributes_are_those_of_torch():
+def test_attributes_equal_those_of_torch():
     ours, theirs = Profiler(on_trace_ready=ignore, **OPTIONS), profile(on_trace_ready=ignore, **OPTIONS)
     for name in vars(theirs):
         if name not in OURS:
@@ -45,13 +45,13 @@ def test_its_attributes_are_those_of_torch():
     assert (ours.profiler, ours.step_num, ours.current_action) == (None, 0, ProfilerAction.RECORD)
 
 
-def test_every_public_method_of_torch_is_answered_by_a_window_and_not_by_torch():
+def test_public_methods_of_torch_are_implemented():
     methods = [name for name in vars(profile) | vars(profile.__mro__[1]) if not name.startswith("_")]
     assert [name for name in methods if getattr(Profiler, name) is getattr(profile, name)] == []
 
 
 @pytest.mark.parametrize("name", ["wait_for_exports", "take_pending_cupti_export", "take_pending_cuspy_export"])
-def test_what_torch_writes_later_is_asked_of_the_last_window(name, monkeypatch):
+def test_later_methods_of_torch_use_the_last_window(name, monkeypatch):
     """A version of torch has some of these; where nothing was recorded nothing is waited for."""
     prof = Profiler(on_trace_ready=ignore, **OPTIONS)
     assert getattr(prof, name)() is None
@@ -62,7 +62,7 @@ def test_what_torch_writes_later_is_asked_of_the_last_window(name, monkeypatch):
 
 
 @pytest.mark.parametrize("schedule", [None, SCHEDULE])
-def test_the_action_of_the_moment_and_the_schedule_are_those_of_torch(schedule):
+def test_current_action_and_schedule_equal_those_of_torch(schedule):
     def run(make, of):
         seen = []
         with make(activities=[ProfilerActivity.CPU], on_trace_ready=ignore, schedule=of) as prof:
@@ -101,7 +101,7 @@ def test_start_trace_and_stop_trace_record_a_window():
     assert {row.key: row.count for row in prof.key_averages()}["aten::mm"] == 1
 
 
-def test_it_can_be_given_where_torch_wants_its_own():
+def test_profiler_passes_type_checks_for_torch_profile():
     """As ``torch.profiler.tensorboard_trace_handler`` and Lightning check."""
     seen = []
     with Profiler(
@@ -125,7 +125,7 @@ def counted(monkeypatch, make):
     return seen
 
 
-def test_steps_are_counted_for_a_daemon_as_torch_counts_them(monkeypatch):
+def test_steps_are_counted_for_a_daemon_like_torch(monkeypatch):
     """Dynolog starts to record at a step of that count."""
     monkeypatch.setenv("KINETO_USE_DAEMON", "1")
     theirs = counted(monkeypatch, profile)
@@ -159,7 +159,7 @@ class Theirs(unittest.TestCase):
 """
 
 
-def test_tests_of_torch_can_be_run_with_it(tmp_path, monkeypatch, caplog):
+def test_tests_of_torch_run_with_the_profiler(tmp_path, monkeypatch, caplog):
     """As `make drop-in` does; whoever puts it in the place of torch's has all options of torch's."""
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
     for module, name, value in ((torch.profiler, "profile", torch.profiler.profile), (torch.profiler, "gone", None)):
@@ -177,7 +177,7 @@ def test_tests_of_torch_can_be_run_with_it(tmp_path, monkeypatch, caplog):
     assert "does not support" not in caplog.text
 
 
-def test_a_handler_gets_what_isinstance_calls_a_profile_whoever_has_that_name(monkeypatch):
+def test_handler_gets_an_instance_of_profile(monkeypatch):
     seen = []
     for exchanged in (False, True):
         if exchanged:
@@ -193,7 +193,7 @@ def test_a_handler_gets_what_isinstance_calls_a_profile_whoever_has_that_name(mo
 # --- what a user of torch.autograd.profiler types ---
 
 
-def test_autograd_profile_table_self_cpu_time_total_and_function_events_are_those_of_the_window():
+def test_autograd_profile_results_are_those_of_the_window():
     with Profiler(use_cpu=True, use_kineto=True, record_shapes=True) as prof:
         X @ X
     assert [event.name for event in prof.function_events] == [event.name for event in prof.events()]
@@ -210,7 +210,7 @@ def test_autograd_profile_enabled_false_records_nothing():
         prof.table()
 
 
-def test_autograd_profile_use_cpu_and_use_device_choose_the_activities():
+def test_autograd_profile_use_cpu_and_use_device_select_activities():
     assert Profiler(use_cpu=True).activities == {ProfilerActivity.CPU}
     assert Profiler(use_device="cuda").activities == {ProfilerActivity.CPU, ProfilerActivity.CUDA}
     assert Profiler(use_cpu=False, use_device="cuda").activities == {ProfilerActivity.CUDA}
@@ -223,7 +223,7 @@ def test_autograd_profile_use_cpu_and_use_device_choose_the_activities():
     "deprecated" not in (profile.__mro__[1].__doc__ or "").partition("with_modules")[2][:600],
     reason="this torch does not warn of with_modules",
 )
-def test_what_torch_is_going_to_remove_is_passed_through_and_torch_says_so_once(monkeypatch, tmp_path):
+def test_deprecated_options_of_torch_warn_once(monkeypatch, tmp_path):
     """Every window has a recorder of its own, and each would say it."""
     monkeypatch.setattr(silence, "_warned", set())
     with warnings.catch_warnings(record=True) as said:

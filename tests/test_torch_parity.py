@@ -213,7 +213,7 @@ def _here(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_the_same_comes_out(case, tmp_path, monkeypatch):
+def test_outputs_equal_those_of_torch(case, tmp_path, monkeypatch):
     if tuple(map(int, torch.__version__.split(".")[:2])) < OLD.get(case, (2, 4)):
         pytest.skip("this torch cannot do it")
     found = []

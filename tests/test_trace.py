@@ -64,7 +64,7 @@ def whole(tmp_path):
     return contents(read(write_trace(tmp_path / "whole.json", EVENTS)))
 
 
-def test_columns_say_what_the_events_said(tmp_path):
+def test_columns_equal_the_events(tmp_path):
     trace = read(write_trace(tmp_path / "t.json", EVENTS, distributedInfo={"rank": 3}))
     assert trace.rank == 3
     assert trace.metadata["traceName"] == "test", "a key after the events"
@@ -92,7 +92,7 @@ def test_any_layout_reads_the_same_whatever_the_chunks(tmp_path, monkeypatch, wh
 
 
 @pytest.mark.parametrize("place", [0, 2, 4])
-def test_a_damaged_event_costs_the_times_of_the_others_no_digit(tmp_path, place):
+def test_damaged_event_keeps_the_precision_of_other_times(tmp_path, place):
     """Microseconds since 1970 with three decimals, of which a double holds none."""
     starts = [1_712_195_495_509_066_207 + 1001 * number for number in range(5)]
     texts = [f'{{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":{at // 1000}.{at % 1000:03d},"dur":0.5}}'
@@ -103,7 +103,7 @@ def test_a_damaged_event_costs_the_times_of_the_others_no_digit(tmp_path, place)
     assert {*starts} - {*trace.start.tolist()} <= {starts[place]}
 
 
-def test_events_that_do_not_begin_as_the_first_one_are_found(tmp_path, monkeypatch):
+def test_events_with_another_beginning_are_found(tmp_path, monkeypatch):
     for name, value in {"_CHUNK": 1000, "_PATIENCE": 3}.items():
         monkeypatch.setattr(reader, name, value)
     monkeypatch.setattr(source, "BLOCK", 700)
@@ -146,7 +146,7 @@ def spied(real, tell):
     return method
 
 
-def test_an_odd_argument_costs_no_other_event_what_it_carries(tmp_path):
+def test_odd_argument_does_not_affect_other_events(tmp_path):
     """Streams of ROCm are handles in hexadecimal."""
     events = [kernel(number, 10 * number, 10 * number + 5, stream="0x7f", bytes="4096") for number in range(1, 4)]
     events[1]["args"]["correlation"] = "N/A"
@@ -193,7 +193,7 @@ def test_a_number_beyond_64_bits_is_no_number(tmp_path, value):
     ],
 )
 @pytest.mark.parametrize("others", [{}, {"Collective name": "wait", "Input Dims": [[1]]}, {"External id": "none"}])
-def test_what_one_event_alone_carries_is_read(tmp_path, argument, value, column, others):
+def test_argument_of_a_single_event_is_read(tmp_path, argument, value, column, others):
     """Also where its neighbours carry more, or something that cannot be read."""
     events = [op("a", 10 * number, 10 * number + 5) for number in range(9)]
     events[4]["args"] = {argument: value}
@@ -289,7 +289,7 @@ def test_an_unknown_category_on_a_stream_is_work_of_a_device(tmp_path):
     assert [Kind(kind) for kind in trace.kind[np.argsort(trace.order)]] == [Kind.KERNEL, Kind.OTHER]
 
 
-def test_external_ids_that_are_correlations_give_way_to_those_of_the_operators_around(tmp_path):
+def test_external_ids_equal_to_correlations_are_replaced(tmp_path):
     events = [op("a", 0, 9, external=3)] + [launch(number, number, number, external=number) for number in range(1, 9)]
     trace = read(write_trace(tmp_path / "t.json", [*events, launch(20, 20, 20, external=20)]))
     assert trace.external[trace.rows(Kind.RUNTIME)].tolist() == [3] * 8 + [-1]
@@ -347,7 +347,7 @@ def test_a_bad_event_costs_only_itself(tmp_path, event, doubt):
 
 
 @pytest.mark.parametrize(("dims", "value"), [("[NaN]", "nan"), (r'["\W"]', r"\W"), ('["\xff"]', "\ufffd")])
-def test_odd_arguments_can_be_asked_for(tmp_path, dims, value):
+def test_odd_arguments_can_be_read(tmp_path, dims, value):
     """Arguments are decoded late, long after anything could be refused."""
     text = f'[{GOOD[:-1]},"args":{{"Input Dims":{dims}}}}}]'
     (tmp_path / "t.json").write_bytes(text.encode("latin-1"))
@@ -379,14 +379,14 @@ def test_bytes_that_are_no_text_are_replaced(tmp_path):
         (gzip.compress(b'{"a": 1}', mtime=0), "no list of traceEvents"),
     ],
 )
-def test_what_is_no_trace_is_refused_with_its_name_and_reason(tmp_path, data, message):
+def test_invalid_trace_is_rejected_with_name_and_reason(tmp_path, data, message):
     (tmp_path / "odd.json").write_bytes(data)
     with pytest.raises(TraceError, match=message) as caught:
         read(tmp_path / "odd.json")
     assert "odd.json" in str(caught.value)
 
 
-def test_a_file_that_cannot_be_opened_is_an_error_of_ours(tmp_path):
+def test_unreadable_file_raises_a_perfhooks_error(tmp_path):
     for path in (tmp_path / "missing.json", tmp_path, "nosuchprotocol://x"):
         with pytest.raises(TraceError, match="cannot"):
             read(path)
@@ -394,7 +394,7 @@ def test_a_file_that_cannot_be_opened_is_an_error_of_ours(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["compact", "indented", "lines", "list"])
-def test_a_file_cut_off_anywhere_gives_what_is_whole(tmp_path, layout):
+def test_file_truncated_anywhere_has_its_complete_events(tmp_path, layout):
     data = layouts(EVENTS)[layout].encode()
     slices, path = 0, tmp_path / "t.json"
     for cut in [*range(0, len(data), 97), len(data)]:
@@ -410,14 +410,14 @@ def test_a_file_cut_off_anywhere_gives_what_is_whole(tmp_path, layout):
     assert slices == 78
 
 
-def test_what_was_lost_before_the_cut_is_counted_too(tmp_path):
+def test_events_lost_before_the_truncation_count(tmp_path):
     (tmp_path / "t.json").write_text(f"[\n{GOOD},\n{{garbage}},\n{GOOD},\n{GOOD[:20]}")
     trace = read(tmp_path / "t.json")
     assert len(trace) == 2
     assert {doubt.name: doubt.count for doubt in trace.doubts} == {"cut-off": 1, "dropped-events": 1}
 
 
-def test_a_disk_that_fails_meanwhile_leaves_what_was_read(tmp_path, monkeypatch):
+def test_failing_disk_keeps_the_events_read_before(tmp_path, monkeypatch):
     (tmp_path / "t.json").write_text(f"[\n{GOOD},\n{GOOD},\n")
 
     def failing(file, _limit):
@@ -430,7 +430,7 @@ def test_a_disk_that_fails_meanwhile_leaves_what_was_read(tmp_path, monkeypatch)
     assert "reading stopped: the disk is gone" in [doubt.text for doubt in trace.doubts]
 
 
-def test_a_cut_off_archive_gives_what_is_whole(tmp_path):
+def test_truncated_archive_has_its_complete_events(tmp_path):
     noise = random.Random(0)
     events = [op(noise.randbytes(40).hex(), number, number + 1) for number in range(2000)]
     data = gzip.compress(write_trace(tmp_path / "t.json", events).read_bytes())
@@ -491,7 +491,7 @@ def test_a_bomb_does_not_explode(tmp_path):
 
 
 @pytest.mark.process
-def test_reading_needs_neither_torch_nor_polars():
+def test_reading_needs_no_torch_and_no_polars():
     code = "import sys, perfhooks.trace; print({'torch', 'polars', 'fsspec'} & set(sys.modules))"
     assert (
         subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=300).stdout
@@ -501,7 +501,7 @@ def test_reading_needs_neither_torch_nor_polars():
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 50), st.integers(0, 9)), min_size=1, max_size=40))
-def test_columns_are_sorted_so_that_a_slice_comes_before_what_it_holds(tmp_path_factory, rows):
+def test_slices_come_before_their_content(tmp_path_factory, rows):
     events = [op(str(number), start, start + span, tid=tid) for number, (tid, start, span) in enumerate(rows)]
     trace = read(write_trace(tmp_path_factory.mktemp("sorted") / "t.json", events))
     keys = np.stack([trace.thread, trace.start, -trace.end, trace.order], axis=1).tolist()
@@ -566,7 +566,7 @@ ODD = (
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, len(EVENTS)), st.sampled_from(ODD)), max_size=30), st.integers(0, 3))
-def test_chunks_read_at_once_hold_what_their_events_hold_one_by_one(places, learning):
+def test_chunks_equal_their_events_read_singly(places, learning):
     """Whatever does not fit the categories so far: one union of structs reads what a struct for any event does."""
     events = list(EVENTS)
     for place, odd in places:
@@ -587,7 +587,7 @@ def test_chunks_read_at_once_hold_what_their_events_hold_one_by_one(places, lear
     assert found[0] == found[1]
 
 
-def test_hardly_any_event_of_a_long_trace_is_read_one_by_one(tmp_path, monkeypatch):
+def test_few_events_of_a_long_trace_are_read_singly(tmp_path, monkeypatch):
     events = [*ODD[:1] * 20, *EVENTS * 40, *ODD[:1] * 20]
     (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}, indent=2))
     monkeypatch.setattr(reader, "_CHUNK", 20_000)

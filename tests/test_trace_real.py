@@ -92,7 +92,7 @@ def launched_by_operators(trace):
     return nanos(on_host["self_device_ms"].fill_null(0)).sum()
 
 
-def test_device_time_of_operators_is_that_of_the_work_they_launched(trace, path):
+def test_device_time_of_operators_equals_their_launched_work(trace, path):
     left, work = plain_reader.unowned(path), plain_reader.slices(path, plain_reader.WORK)
     assert (
         launched_by_operators(trace)
@@ -101,7 +101,7 @@ def test_device_time_of_operators_is_that_of_the_work_they_launched(trace, path)
 
 
 @pytest.mark.parametrize("by", ["host", "device", "bytes"])
-def test_stacks_lose_nothing(trace, by):
+def test_stacks_sum_to_the_trace(trace, by):
     rows = trace.rows(*HOST)
     on_host = 0
     for thread in np.unique(trace.thread[rows]):
@@ -116,7 +116,7 @@ def test_stacks_lose_nothing(trace, by):
 
 
 @pytest.mark.parametrize("name", ["a100-ddp2-train", "v100-resnet-train"])
-def test_backward_is_seen_although_it_runs_on_a_thread_of_its_own(trace, path):
+def test_backward_on_another_thread_is_detected(trace, path):
     table = steps.table(trace)
     nodes = trace.named(Kind.OP, prefix="autograd::engine::evaluate_function: ")
     marks = trace.named(Kind.ANNOTATION, prefix=labels.STEP_MARK)
@@ -128,7 +128,7 @@ def test_backward_is_seen_although_it_runs_on_a_thread_of_its_own(trace, path):
 
 
 @pytest.mark.parametrize("name", ["sampled-128ranks-rank0"])
-def test_external_ids_that_are_correlations_give_way_to_those_of_operators(trace):
+def test_external_ids_equal_to_correlations_are_replaced(trace):
     """In traces of torch before 2.1 they hit operators that have nothing to do with the launch."""
     rows = trace.rows(Kind.RUNTIME, Kind.KERNEL)
     assert not (trace.external[rows] == trace.correlation[rows]).any()
@@ -154,7 +154,7 @@ def test_ends_of_flows_without_a_start_do_no_harm(trace, path):
     assert (trace.flows.backward_time >= trace.flows.time).all()
 
 
-def test_ranks_are_known(traces):
+def test_ranks_are_read(traces):
     known = {"cpu-only-rank34": 34, "sampled-128ranks-rank1": 1, "odd-no-distributed-info": None}
     assert {name: read(traces / f"{name}.json.gz").rank for name in known} == known
 
@@ -196,7 +196,7 @@ def check_known(name, trace):
         assert (table["backward_ms"] > 10).all()
 
 
-def test_recordings_of_real_machines_are_read_and_their_sums_come_out(recordings):
+def test_recordings_of_real_machines_have_consistent_sums(recordings):
     for path in recordings.glob("*.json.gz"):
         trace = read(path)
         if path.name.removesuffix(".json.gz") in RECORDED:
@@ -208,7 +208,7 @@ def test_recordings_of_real_machines_are_read_and_their_sums_come_out(recordings
         test_the_parts_of_the_device_sum_to_its_span(trace)
         test_every_kernel_is_counted_once(trace)
         for by in ("host", "device", "bytes"):
-            test_stacks_lose_nothing(trace, by)
+            test_stacks_sum_to_the_trace(trace, by)
         for by in operators.GROUPS:
             check_groups(trace, by)
         check_sums(modules.table(trace))

@@ -118,7 +118,7 @@ def looked_at(job):
 
 @pytest.mark.recorder
 @pytest.mark.parametrize("job", [pointwise, reduced, looked_up, multiplied])
-def test_the_bytes_are_those_of_every_tensor_that_comes_in_or_out(tmp_path, job):
+def test_bytes_equal_all_input_and_output_tensors(tmp_path, job):
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as prof:
@@ -147,7 +147,7 @@ def test_the_bytes_are_those_of_every_tensor_that_comes_in_or_out(tmp_path, job)
         (("[2, 2]", "[]", "[0, 0]", "[1, 1]", "False"), None),
     ],
 )
-def test_what_pooling_writes_is_unknown_where_it_is_rounded_up_or_an_option_is_short(tmp_path, options, moved):
+def test_output_of_pooling_with_rounding_is_unknown(tmp_path, options, moved):
     given = {"Input_Dims": [[1, 1, 9, 9], *[[]] * 5], "Input_type": ["float", *["ScalarList"] * 4, "Scalar"]}
     call = testing.op("aten::max_pool2d_with_indices", 0, 9, Concrete_Inputs=["", *options], **given)
     found = traffic.per_call(read(testing.write_trace(tmp_path / "t.json", [call])), np.array([0]))
@@ -155,7 +155,7 @@ def test_what_pooling_writes_is_unknown_where_it_is_rounded_up_or_an_option_is_s
 
 
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_a_convolution_reads_image_weight_and_bias_and_writes_what_its_padding_and_stride_leave(tmp_path, has_bias):
+def test_convolution_moves_image_weight_bias_and_output(tmp_path, has_bias):
     dims = [[2, 4, 9, 9], [8, 4, 3, 3], [8] if has_bias else []]
     given = {
         "Input_Dims": [*dims, *[[]] * 4],
@@ -167,7 +167,7 @@ def test_a_convolution_reads_image_weight_and_bias_and_writes_what_its_padding_a
     assert found.tolist() == [4 * (2 * 4 * 81 + 8 * 4 * 9 + 8 * has_bias + 2 * 8 * 25)]
 
 
-def test_the_backward_pass_of_cudnns_batch_norm_reads_all_and_writes_three_gradients(tmp_path):
+def test_cudnn_batch_norm_backward_writes_three_gradients(tmp_path):
     image, channels = [2, 4, 3, 3], [4]
     given = {"Input_Dims": [image, image, *[channels] * 5, []], "Input_type": [*["float"] * 7, "Scalar"]}
     call = testing.op("aten::cudnn_batch_norm_backward", 0, 9, Concrete_Inputs=[*[""] * 7, "1e-05"], **given)
@@ -187,7 +187,7 @@ def updated():
 
 
 @pytest.mark.recorder
-def test_of_lists_of_tensors_shapes_are_recorded_and_types_are_not_so_that_their_bytes_are_unknown(tmp_path):
+def test_bytes_of_tensor_lists_are_unknown(tmp_path):
     """Half of what an update in float32 moves would be as good a guess."""
     from torch.profiler import ProfilerActivity, profile
 

@@ -34,13 +34,13 @@ def test_wrong_options_raise_before_training():
         ProfilerCallback({"train": None, "eval": None})
 
 
-def test_it_takes_every_option_of_the_profiler_but_the_stage():
+def test_callback_accepts_all_profiler_options_except_stage():
     given = {name: value for name, value in DEFAULTS.items() if name != "stage"}
     assert ProfilerCallback(**given).profilers["train"]._course.options == DEFAULTS
 
 
 @pytest.mark.usefixtures("even_pace")
-def test_out_of_the_box_it_records_one_small_window_into_the_output_folder(tmp_path):
+def test_defaults_record_one_small_window_into_the_output_folder(tmp_path):
     callback = ProfilerCallback(background=False)
     trainer(tmp_path, callback, steps=16).train()
     assert windows(tmp_path, "latest") == {"train-000012-000014": [12, 13, 14]}
@@ -62,7 +62,7 @@ def test_the_blocks_of_its_readme_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("accumulate", [1, 4])
-def test_a_step_is_an_update_as_state_global_step_counts_them(tmp_path, accumulate):
+def test_step_is_an_update_counted_by_global_step(tmp_path, accumulate):
     callback = profiler(tmp_path, TWO_WINDOWS)
     made = trainer(tmp_path, callback, steps=10, gradient_accumulation_steps=accumulate)
     made.train()
@@ -99,7 +99,7 @@ def whole(tmp_path_factory):
     return folder, callback, made
 
 
-def test_each_part_of_a_step_has_its_time_and_they_sum_to_it(whole):
+def test_parts_of_a_step_sum_to_the_step(whole):
     rows = tables(whole[0])["train-000002-000005"]
     # a step goes from one update to the next: what comes after the third and the fourth is in what follows
     more = {3: {"validation"}, 4: {"checkpoint"}}
@@ -118,7 +118,7 @@ def test_evaluations_and_predictions_have_windows_of_their_own(whole):
     assert all(parts(row) == {"data", "forward"} for row in rows)
 
 
-def test_results_are_in_the_trainers_log_and_where_it_reports_to(whole):
+def test_results_are_in_the_log_and_the_reports_of_the_trainer(whole):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder, _, made = whole
@@ -130,12 +130,12 @@ def test_results_are_in_the_trainers_log_and_where_it_reports_to(whole):
     assert any(tag.endswith("perf/train/forward_ms") for tag in tags)
 
 
-def test_the_trainer_logs_at_the_steps_where_it_would_anyway(whole):
+def test_trainer_logs_at_its_usual_steps(whole):
     lines = [line["step"] for line in whole[2].state.log_history if "loss" in line]
     assert lines == [1, 2, 4, 6, 8]
 
 
-def test_nothing_is_wrapped_between_windows(whole):
+def test_methods_are_not_wrapped_between_windows(whole):
     made = whole[2]
     assert not {"compute_loss", "get_batch_samples", "prediction_step"} & set(vars(made))
     assert "backward" not in vars(made.accelerator)
@@ -192,14 +192,14 @@ class Stop(TrainerCallback):
         (8, {"train-000003-000004": [3, 4], "train-000007-000008": [7]}, {}),
     ],
 )
-def test_a_resumed_training_goes_on_in_its_schedule(tmp_path, save, first, again):
+def test_resumed_training_continues_its_schedule(tmp_path, save, first, again):
     made = halfway(tmp_path, lambda run: profiler(tmp_path, TWO_WINDOWS, run=run), save)
     assert made.state.global_step == 10
     assert windows(tmp_path, "first") == first
     assert windows(tmp_path, "again") == again
 
 
-def test_callbacks_that_transformers_makes_anew_keep_what_they_were_given(tmp_path):
+def test_rebuilt_callbacks_keep_their_arguments(tmp_path):
     seen, made = [], []
 
     def make(run):
@@ -228,7 +228,7 @@ def test_batches_and_evaluations_are_counted_on_from_the_checkpoint(tmp_path, co
 
 
 @pytest.mark.parametrize("state", ["nonsense", {"train": "three"}, {"train": -1}, 7], ids=str)
-def test_a_state_that_cannot_be_read_is_a_log_line_and_training_goes_on(tmp_path, monkeypatch, caplog, state):
+def test_unreadable_state_is_a_log_line_and_training_continues(tmp_path, monkeypatch, caplog, state):
     monkeypatch.setattr(ProfilerCallback, "state", lambda self: {"args": {"steps": state}, "attributes": {}})
     halfway(tmp_path, lambda run: profiler(tmp_path, TWO_WINDOWS, run=run), 6)
     assert windows(tmp_path, "again") == {"train-000007-000008": [7, 8]}
@@ -247,7 +247,7 @@ def test_a_copy_of_the_callback_can_be_made_after_a_training(tmp_path):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("out of luck"), KeyboardInterrupt(), SystemExit(3)], ids=repr)
-def test_what_ends_a_training_is_kept_with_the_window_and_leaves_no_recorder_on(tmp_path, error):
+def test_end_of_a_training_is_stored_and_stops_the_recorder(tmp_path, error):
     def fail(model):
         if model.calls == 4:
             raise error
@@ -260,7 +260,7 @@ def test_what_ends_a_training_is_kept_with_the_window_and_leaves_no_recorder_on(
     assert windows(tmp_path) == {"train-000001-000009": [1, 2]}
 
 
-def test_an_early_stop_keeps_what_was_recorded(tmp_path):
+def test_early_stop_keeps_the_recording(tmp_path):
     callback = profiler(tmp_path, "wait=1 warmup=0 active=20 repeat=1")
     stop = EarlyStoppingCallback(early_stopping_patience=1, early_stopping_threshold=100.0)
     options = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
@@ -273,7 +273,7 @@ def test_an_early_stop_keeps_what_was_recorded(tmp_path):
     assert capture(tmp_path, "train-000001-000020")["partial"] == "stopped before its last step"
 
 
-def test_a_trainer_is_itself_again_when_the_callback_goes_on_with_another(tmp_path):
+def test_trainer_is_restored_when_the_callback_moves_on(tmp_path):
     callback = profiler(tmp_path, TWO_WINDOWS)
     first, second = (trainer(tmp_path, callback, steps=1) for _ in range(2))
     for made in (first, second):
@@ -316,7 +316,7 @@ def test_several_data_sets_are_one_evaluation(tmp_path):
     assert windows(tmp_path) == {"validate-000007-000008": [7, 8]}
 
 
-def test_a_callback_that_is_added_later_works_as_well(tmp_path):
+def test_callback_that_is_added_later_works(tmp_path):
     callback = profiler(tmp_path, TWO_WINDOWS)
     made = trainer(tmp_path, steps=5)
     made.add_callback(callback)

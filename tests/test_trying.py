@@ -195,7 +195,7 @@ def test_results_count_for_the_memory_that_is_needed():
     inputs.check_memory(product, 2e9)
 
 
-def test_calls_inside_the_outermost_call_are_part_of_it(tmp_path):
+def test_calls_inside_the_outermost_call_are_part_of_that_call(tmp_path):
     given = {"Input_Dims": [[4, 4]] * 2, "Input_type": ["float"] * 2, "Concrete_Inputs": ["", ""]}
     outer, inner = testing.op("aten::matmul", 0, 90, **given), testing.op("aten::mm", 10, 80, **given)
     found = select_calls(recorded.load_calls(Tables(read(testing.write_trace(tmp_path / "t.json", [outer, inner])))))
@@ -203,7 +203,7 @@ def test_calls_inside_the_outermost_call_are_part_of_it(tmp_path):
 
 
 @pytest.mark.parametrize("written", ["True", "true", "1", "False", "false", "0"])
-def test_a_flag_is_read_as_any_recorder_writes_it(written):
+def test_flag_is_read_in_all_recorded_forms(written):
     _, values = schemas.overload(signature("sum", tensor(2), plain("[0]", "ScalarList"), plain(written), nothing()))
     assert values["keepdim"] is (written in ("True", "true", "1"))
 
@@ -410,7 +410,7 @@ def run_with(costs, offered, **wishes):
         return trial.run(offered, 100.0, wish, Circumstances())
 
 
-def test_a_planted_slow_layout_and_planted_float64_are_found_with_their_size():
+def test_planted_slow_layout_and_float64_are_found():
     wide = 64 * 64 * 4 * RATE * 1e3  # milliseconds for one matrix of float32
     turned = signature("add", tensor(64, 64, strides=(1, 64)), tensor(64, 64, strides=(1, 64)), plain("1"))
     double = signature("mm", tensor(64, 64, kind="double"), tensor(64, 64, kind="double"))
@@ -783,7 +783,7 @@ def test_call_beyond_the_memory_limit_does_not_run():
     assert "--memory" in written.table(done)["verdict"][0]
 
 
-def test_failing_operator_does_not_affect_others():
+def test_failing_operator_does_not_affect_other_operators():
     broken = signature("mm", tensor(2, 3), tensor(2, 3))
     done = run_with(bytes_and_layout, offer((broken, 1, 1), (MM, 3.2, 10)), variants=("bf16",))
     assert "must have same reduction dim" in done.rows[0].problem

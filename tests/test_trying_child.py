@@ -62,7 +62,7 @@ class Leaves(Same):
         os._exit(7)
 
 
-def test_a_death_has_a_name_and_what_was_measured_before_and_is_measured_after_it_is_kept(monkeypatch):
+def test_crash_has_a_reason_and_keeps_other_measurements(monkeypatch):
     monkeypatch.setattr(variants, "VARIANTS", (Same(), Dies(), Leaves(), Same()))
     rows = tried(MM, ADD, SUB, seconds=20).rows
     assert [row.alone_ms is not None for row in rows] == [True] * 3
@@ -77,7 +77,7 @@ def trial_of(rows):
     return trial.Trial(cut=offer(), step_ms=1.0, device="cpu", rows=rows)
 
 
-def test_an_operator_that_dies_by_itself_is_a_row_and_the_next_one_is_run(monkeypatch):
+def test_crashing_operator_is_a_row_and_the_next_operator_runs(monkeypatch):
     monkeypatch.setattr(bench.inputs, "build", dying(bench.inputs.build))
     first, second = tried(ADD, MM, variants=("bf16",), seconds=20).rows
     assert first.problem == "crashed the child process: SIGABRT"
@@ -102,7 +102,7 @@ class Hangs(Same):
         time.sleep(3600)
 
 
-def test_seconds_hold_for_a_single_call_and_the_rest_has_its_share_of_what_is_left(monkeypatch):
+def test_time_limit_holds_for_single_calls(monkeypatch):
     monkeypatch.setattr(variants, "VARIANTS", (Hangs(), Same()))
     began = time.monotonic()
     (row,) = tried(MM, seconds=8, limit=1).rows
@@ -113,7 +113,7 @@ def test_seconds_hold_for_a_single_call_and_the_rest_has_its_share_of_what_is_le
     assert same.timing is not None
 
 
-def test_what_there_is_no_time_for_is_said(monkeypatch):
+def test_exhausted_time_is_stated(monkeypatch):
     monkeypatch.setattr(variants, "VARIANTS", (Hangs(),))
     done = tried(MM, ADD, SUB, seconds=0.5)
     assert done.is_out_of_time

@@ -59,7 +59,7 @@ def by_bytes(name, tensors):
     return 1e-8 * sum(each.nbytes for each in tensors) if name in ("aten::mm", "aten::addmm") else 0.0
 
 
-def test_a_finding_is_tried_and_the_page_shows_it_beside_the_estimate(run, folder):
+def test_finding_is_tried_and_shown_beside_the_estimate(run, folder):
     code, out, err = run(folder, "--finding", "float64-products", "--csv")
     assert code == 0, err
     rows = list(csv.DictReader(io.StringIO(out)))
@@ -97,7 +97,7 @@ def test_numbers_have_three_digits_and_unknown_ends_are_empty(run, folder):
     assert (few.columns["low"], few.columns["high"]) == (None, None)
 
 
-def test_json_says_what_cannot_be_run_again(run, folder):
+def test_json_lists_operators_that_cannot_run_again(run, folder):
     code, out, _ = run(folder, "--json", "--op", "mm", "--limit", 1, "--variant", "float32")
     found = json.loads(out)
     assert code == 0
@@ -119,14 +119,14 @@ def test_json_says_what_cannot_be_run_again(run, folder):
         (("--device", "nowhere"), "device must be a device of torch"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(run, folder, arguments, said):
+def test_invalid_options_are_rejected_in_one_line(run, folder, arguments, said):
     code, out, err = run(folder, *arguments)
     assert (code, out) == (2, "")
     assert said in err
     assert len(err.strip().splitlines()) == 1
 
 
-def test_an_option_that_there_was_once_is_answered_as_one_that_there_never_was(run, tmp_path):
+def test_removed_option_is_an_unknown_option(run, tmp_path):
     answers = [run(tmp_path / "absent.json", option, tmp_path / "x.json") for option in ("--export", "--nothing")]
     assert [(code, out) for code, out, _ in answers] == [(2, "")] * 2
     assert "No such option: --export" in answers[0][2]
@@ -176,7 +176,7 @@ trial.COMPARABLE = (0.0, 1e9)  # whatever else the machine does
 """
 
 
-def test_ctrl_c_on_a_terminal_shows_what_was_measured_until_then(folder):
+def test_ctrl_c_shows_the_measurements_so_far(folder):
     with contextlib.closing(Terminal("try", str(folder), "--seconds", "120", first=WAITS)) as terminal:
         terminal.read_until(lambda: "WAITING" in terminal.text)
         assert "trying 2 of 10" in terminal.text
@@ -189,7 +189,7 @@ def test_ctrl_c_on_a_terminal_shows_what_was_measured_until_then(folder):
         assert "Traceback" not in terminal.text
 
 
-def test_a_recording_without_shapes_says_how_to_make_one_with_them(run, tmp_path):
+def test_recording_without_shapes_explains_how_to_record_shapes(run, tmp_path):
     path = testing.write_trace(tmp_path / "plain.json", [testing.op("aten::mm", 0, 500)])
     code, _, err = run(path)
     assert code == 2
@@ -198,7 +198,7 @@ def test_a_recording_without_shapes_says_how_to_make_one_with_them(run, tmp_path
 
 @pytest.mark.browser
 @pytest.mark.skipif(browser.find() is None, reason="no Chromium here; Debian has it as chromium")
-def test_the_page_says_what_was_measured_beside_the_finding(tmp_path):
+def test_report_shows_measurements_beside_the_finding(tmp_path):
     events = [testing.step_mark(0, 0, 1000_000)]
     shapes = {"Input_Dims": [[64, 64], [64, 64]], "Input_type": ["double", "double"]}
     events += [testing.op("aten::mm", place * 100_000, place * 100_000 + 90_000, **shapes) for place in range(10)]
@@ -223,7 +223,7 @@ def test_the_page_says_what_was_measured_beside_the_finding(tmp_path):
     assert said.endswith("a step, 40% to 80%")
 
 
-def test_an_update_is_asked_for_by_the_name_that_the_table_gives_it():
+def test_update_is_selected_by_the_name_in_the_table():
     wanted = work.wanted(["Optimizer.step#SGD", "mm"], None)
     assert [name for name in ("Optimizer.step#SGD.step", "aten::mm", "Optimizer.step#Adam.step") if wanted(name)] == [
         "Optimizer.step#SGD.step",

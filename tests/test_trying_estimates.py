@@ -98,7 +98,7 @@ def one_thread():
     ("rule", "planted"),
     [("float64-products", float64), ("optimizer-loop", loop), ("slow-convolution", convolution)],
 )
-def test_the_estimate_of_a_rule_is_a_fifth_to_twice_of_what_its_advice_gives(rule, planted, tmp_path, monkeypatch):
+def test_estimate_of_a_rule_is_a_fifth_to_twice_the_gain(rule, planted, tmp_path, monkeypatch):
     """Measured on a busy machine: 0.5 to 0.7 of what it gives for float64, 0.75 to 1 for the optimizer, 0.4 to 0.6 for
     convolutions when estimates were the least that was measured of several models; they are its middle now.
     """
@@ -121,7 +121,7 @@ def test_the_estimate_of_a_rule_is_a_fifth_to_twice_of_what_its_advice_gives(rul
 
 
 @pytest.mark.parametrize("marks", [[testing.step_mark(3, 0, 1_000_000)], []], ids=["steps", "no steps"])
-def test_a_call_takes_the_device_as_long_as_all_that_what_it_calls_launches(tmp_path, marks):
+def test_call_includes_the_device_time_of_inner_calls(tmp_path, marks):
     """The first one of a trace as well."""
     us, given = 1000, {"Input_Dims": [[2]], "Input_type": ["float"]}
     events = [
@@ -143,7 +143,7 @@ def test_a_call_takes_the_device_as_long_as_all_that_what_it_calls_launches(tmp_
     }
 
 
-def test_what_the_recorder_added_is_no_time_of_an_update(tmp_path):
+def test_recorder_overhead_is_no_time_of_an_update(tmp_path):
     """A step of 10 ms, of which recording added 4, to 8 slices: half a millisecond for each, its mark among them."""
     us = 1000
     events = [testing.step_mark(3, 0, 10_000 * us), testing.op("Optimizer.step#Adam.step", 10 * us, 9010 * us)]

@@ -39,7 +39,7 @@ def compare(machine, **seconds):
     )
 
 
-def test_each_is_held_against_the_first(machine):
+def test_calls_are_compared_with_the_first_call(machine):
     found = compare(machine, old=2e-3, new=1e-3, same=2e-3, worse=3e-3)
     assert outcomes(found) == {"old": "the reference", "new": "faster", "same": "same", "worse": "slower"}
     assert found.table["times"].to_list()[1:] == pytest.approx([2, 1, 2 / 3], rel=0.03)
@@ -60,7 +60,7 @@ def test_results_that_differ_are_shown(machine):
     assert perfhooks.compare_calls(nothing, clock=machine.clock).table["difference"].to_list() == [None, None]
 
 
-def test_results_of_another_number_of_tensors_are_infinitely_far_apart(machine):
+def test_different_numbers_of_tensors_differ_infinitely(machine):
     both = {"old": lambda x: (machine.work(1e-3), x)[1], "new": lambda x: (machine.work(1e-3), (x, x))[1]}
     assert perfhooks.compare_calls(both, [torch.ones(3)], clock=machine.clock).table["difference"][1] == float("inf")
 
@@ -79,7 +79,7 @@ def test_a_function_may_use_autograd_and_leaves_random_numbers_alone(machine):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_it_is_kept_and_compared_with_later(machine, tmp_path):
+def test_comparison_is_saved_and_compared_later(machine, tmp_path):
     earlier = compare(machine, old=2e-3, new=1e-3)
     earlier = replace(earlier, rows=(earlier.rows[0], replace(earlier.rows[1], difference=float("inf"))))
     earlier.save(tmp_path / "calls.json")
@@ -123,7 +123,7 @@ def grid(machine):
     )
 
 
-def test_compare_print_has_rows_by_sub_label_blocks_by_num_threads_and_columns_by_description(grid):
+def test_compare_print_has_rows_blocks_and_columns_of_torch(grid):
     """Four shapes are four rows, and two threads are two, in torch's own table."""
     title, columns, one, small, large, two, *rest = str(grid).splitlines()
     assert "Batched vector dot product" in title
@@ -134,13 +134,13 @@ def test_compare_print_has_rows_by_sub_label_blocks_by_num_threads_and_columns_b
     assert "\nTimes are in " in str(grid)
 
 
-def test_compare_colorize_marks_the_fastest_of_a_row_where_there_are_no_colors(grid):
+def test_compare_colorize_marks_the_fastest_without_colors(grid):
     rows = [line.split("|") for line in str(grid).splitlines() if "[128, 2] " in line and "|" in line]
     assert [["*" in cell for cell in row] for row in rows] == [[False, False, True]] * 2
     assert "\x1b" not in str(grid)
 
 
-def test_timer_num_threads_is_how_many_torch_uses_and_what_the_measurement_says():
+def test_timer_num_threads_sets_the_threads_of_torch():
     seen = []
     before = torch.get_num_threads()
     found = perfhooks.compare_calls({"a": lambda: seen.append(torch.get_num_threads())}, threads=[2, 3], seconds=1e-3)
@@ -150,7 +150,7 @@ def test_timer_num_threads_is_how_many_torch_uses_and_what_the_measurement_says(
     assert torch.get_num_threads() == before
 
 
-def test_timer_label_sub_label_description_and_env_are_those_of_the_measurements(grid):
+def test_timer_labels_are_those_of_the_measurements(grid):
     task = grid.measurements[1].task_spec
     assert (task.label, task.sub_label, task.description, task.env) == (
         "Batched vector dot product",
@@ -163,7 +163,7 @@ def test_timer_label_sub_label_description_and_env_are_those_of_the_measurements
     assert single.measurements[0].as_row_name == "three"
 
 
-def test_timer_stmt_setup_and_globals_are_taken_as_text(machine):
+def test_timer_stmt_setup_and_globals_are_accepted_as_text(machine):
     found = perfhooks.compare_calls(
         {"old": "work(1e-3)\ncount += 1\ntotal[0] += 1", "new": "(work(5e-4),\n  y * x)"},
         kwargs={"x": torch.ones(3)},
@@ -228,6 +228,6 @@ def test_fuzzer_take_gives_sets_of_inputs():
         ({"a": "x"}, {"setup": "x ="}, "setup must be Python"),
     ],
 )
-def test_what_cannot_be_is_answered_with_one_sentence(calls, options, sentence):
+def test_invalid_arguments_are_rejected_in_one_sentence(calls, options, sentence):
     with pytest.raises(OptionError, match=sentence):
         perfhooks.compare_calls(calls, **options)

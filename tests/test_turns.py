@@ -100,7 +100,7 @@ def few(monkeypatch):
 
 
 @pytest.mark.usefixtures("few")
-def test_commands_alternate_strictly_and_both_end_as_they_would_alone(compare, tmp_path):
+def test_commands_alternate_strictly_and_end_normally(compare, tmp_path):
     """No step of one is made while the other makes one, by the programs' own clocks; A's end ends the turns."""
     a, b = sides(tmp_path, steps=STEPS)
     done = compare("--run", a, "--", b)
@@ -122,7 +122,7 @@ def test_the_slower_command_is_found_and_ends_with_its_exit_code(compare, tmp_pa
     assert int(ended[1]) in range(6, 18, 2), "three pairs at least, and as many as it takes"
 
 
-def test_json_and_markdown_say_the_same_as_the_text(compare):
+def test_json_and_markdown_equal_the_text(compare):
     """B is A with half the work, so it is faster, and that is no failure."""
     words = ("--run", training(), "--", training(work=WORK // 2), "--fail-if-slower", "2%", "--format")
     done = compare(*words, "json")
@@ -136,7 +136,7 @@ def test_json_and_markdown_say_the_same_as_the_text(compare):
 
 
 @pytest.mark.usefixtures("few")
-def test_one_after_the_other_where_two_cannot_be(compare, tmp_path):
+def test_in_turns_runs_one_command_after_the_other(compare, tmp_path):
     """With --in-turns no program begins before the other one has ended."""
     a, b = sides(tmp_path)
     done = compare("--run", a, "--", b, "--in-turns")
@@ -149,7 +149,7 @@ def test_one_after_the_other_where_two_cannot_be(compare, tmp_path):
 
 
 @pytest.mark.parametrize("bound", [("--steps", "400"), ("--seconds", "0.5")])
-def test_programs_without_an_end_are_ended_where_it_is_asked_for(compare, bound):
+def test_endless_programs_are_ended_on_request(compare, bound):
     """They get SIGTERM, which is said, and no exit code of theirs is a failure."""
     done = compare("--run", training(10**9), "--", training(10**9, work=3 * WORK), *bound, "-f", "json")
     assert done.exit_code == 0, done.output
@@ -157,14 +157,14 @@ def test_programs_without_an_end_are_ended_where_it_is_asked_for(compare, bound)
     assert {(each["ended"], each["exit_code"]) for each in said["programs"]} == {(True, -signal.SIGTERM)}
 
 
-def test_a_command_without_steps_is_said_in_a_line_and_the_other_one_ended(compare, tmp_path):
+def test_command_without_steps_is_one_line_and_ends_the_other(compare, tmp_path):
     (tmp_path / "no_steps.py").write_text("")
     done = compare("--run", training(10**9), "--", tmp_path / "no_steps.py")
     assert "B made no steps that perfhooks detects: no Python of this command imported torch" in refused(done)
     assert programs_below() == []
 
 
-def test_commands_whose_steps_nobody_sees_are_said_once_while_they_run(compare, tmp_path, monkeypatch):
+def test_commands_without_detected_steps_are_reported_once(compare, tmp_path, monkeypatch):
     """They end when it has been said: nothing else would end this test."""
     said = tmp_path / "said"
     (tmp_path / "unseen.py").write_text(
@@ -223,7 +223,7 @@ def test_a_script_of_too_few_steps_ends_after_few_pairs(compare, tmp_path):
     assert int(last.split(" programs ended with exit code 0.")[0]) <= 8
 
 
-def test_a_revision_of_git_is_one_of_the_sides(compare, tmp_path):
+def test_git_revision_can_be_a_side(compare, tmp_path):
     """The commit does twice the work of the working tree; its worktree is gone afterwards."""
     git("init", "-q")
     file = Path("train.py")
@@ -259,11 +259,11 @@ def git(*words):
         (("a", "b", "--seconds", "5"), "need two commands"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(compare, words, said):
+def test_incomparable_commands_are_rejected(compare, words, said):
     assert said in refused(compare(*words))
 
 
-def test_ctrl_c_ends_both_and_says_what_there_is(short):
+def test_ctrl_c_ends_both_and_shows_the_result_so_far(short):
     words = [sys.executable, "-m", "perfhooks", "compare", "--run", training(10**9), "--", training(10**9)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(short)})
     own = psutil.Process(process.pid)
@@ -326,9 +326,7 @@ def pair(folder, *words):
 
 
 @pytest.mark.parametrize("kind", ["raw", "fork", "gan", "no_loader", "inference"])
-def test_trainings_of_every_kind_take_turns_and_print_what_they_print_alone(
-    channel, short, kind, monkeypatch, warm_programs
-):
+def test_interleaved_trainings_print_the_same_as_alone(channel, short, kind, monkeypatch, warm_programs):
     """Loaders with workers, several optimizers, none at all; and their losses are the same to the last digit."""
     set_turns(monkeypatch, 0.0)
     programs, codes = pair(short, HERE / "launched_training.py", kind)
@@ -394,7 +392,7 @@ def master(short):
         each.leave()
 
 
-def test_a_turn_is_as_many_steps_as_it_was_told_and_says_what_they_took(master):
+def test_block_has_the_requested_steps_and_reports_their_time(master):
     side = master(12, WORK)
     assert side.held()["steps"] == 1
     for steps in (1, 3, 4):
@@ -425,7 +423,7 @@ HAS_TWO = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) > 1
 
 
 @pytest.mark.skipif(not HAS_TWO, reason="there is one processor, or none can be chosen")
-def test_a_turn_goes_on_where_the_other_program_ended_its_own(master):
+def test_block_runs_on_the_last_cpu_of_the_other_program(master):
     """A system leaves a thread where it is: of turns that are sent to either of two it would be right in one half."""
     side = master(1000, WORK)
     allowed, is_there = os.sched_getaffinity(side.process.pid), []
@@ -440,7 +438,7 @@ def test_a_turn_goes_on_where_the_other_program_ended_its_own(master):
 
 @pytest.mark.skipif(not HAS_TWO, reason="there is one processor, or none can be chosen")
 @pytest.mark.parametrize("why", ["forbidden", "another node"])
-def test_a_thread_is_left_where_it_is(monkeypatch, why):
+def test_thread_stays_if_the_other_cpu_is_not_allowed(monkeypatch, why):
     """Where it may not run, nobody sends it; nor away from its memory."""
     before = os.sched_getaffinity(0)
     here, there = sorted(before)[:2]
@@ -455,7 +453,7 @@ def test_a_thread_is_left_where_it_is(monkeypatch, why):
 
 
 @pytest.mark.parametrize(("kind", "is_alone"), [("", True), ("child", False)])
-def test_a_program_says_whether_others_work_for_it(master, kind, is_alone):
+def test_program_reports_its_helpers(master, kind, is_alone):
     assert master(12, WORK, "", kind).held()["is_alone"] == is_alone
 
 
@@ -474,7 +472,7 @@ def done(steps, seconds, turns=2):
         (1.0, alternation.SHORT_S, Turn(1)),
     ],
 )
-def test_a_turn_is_short_and_of_some_steps_if_they_are_not_long(step_s, length_s, turn):
+def test_short_block_has_at_least_four_steps(step_s, length_s, turn):
     """Four at least where these take no longer than a long turn; one in four before them is not timed."""
     assert alternation._turn(done(100, 100 * step_s), length_s) == turn
     assert alternation._turn(SimpleNamespace(blocks=[]), length_s) == Turn(1)
@@ -483,7 +481,7 @@ def test_a_turn_is_short_and_of_some_steps_if_they_are_not_long(step_s, length_s
 
 
 @pytest.mark.parametrize("step_s", [0.001, 0.01, 0.04])
-def test_each_fifth_step_of_a_training_is_timed_as_often_as_the_others(step_s):
+def test_periodic_steps_are_timed_equally_often(step_s):
     """Turns of five steps, of which the first is not timed, would never time it, or always."""
     step, timed = 0, []
     for number in range(2, 102):
@@ -493,7 +491,7 @@ def test_each_fifth_step_of_a_training_is_timed_as_often_as_the_others(step_s):
     assert sum(each % 5 == 0 for each in timed) / len(timed) == pytest.approx(0.2, abs=0.01)
 
 
-def test_a_program_is_given_up_where_ranks_are_apart_and_not_before_its_first_step(monkeypatch):
+def test_program_with_separated_ranks_is_ended(monkeypatch):
     """Which may take as long as it takes."""
     monkeypatch.setattr(program, "SILENT_S", -1.0)
     found = Program.__new__(Program)
@@ -507,7 +505,7 @@ def test_a_program_is_given_up_where_ranks_are_apart_and_not_before_its_first_st
     assert (found.is_over, found.notes) == (True, ["1 of 2 ranks of A reached the same step within -0 minutes"])
 
 
-def test_ranks_that_ended_on_one_processor_send_nobody_there():
+def test_ranks_that_ended_on_one_cpu_move_no_thread():
     found = Program.__new__(Program)
     found._held = {rank: SimpleNamespace(processor=rank) for rank in range(3)}
     assert found.processors == {0: 0, 1: 1, 2: 2}
@@ -516,7 +514,7 @@ def test_ranks_that_ended_on_one_processor_send_nobody_there():
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
-def test_turns_are_long_where_one_of_the_programs_has_others_work_for_it(short, monkeypatch, is_alone):
+def test_blocks_are_long_if_a_program_has_helpers(short, monkeypatch, is_alone):
     lengths = []
     monkeypatch.setattr(alternation, "_turn", lambda _, length_s: lengths.append(length_s) or Turn(20))
     _, codes = pair(short, SCRIPT, 100, WORK, "", "" if is_alone else "child")
@@ -524,7 +522,7 @@ def test_turns_are_long_where_one_of_the_programs_has_others_work_for_it(short, 
     assert set(lengths) == {alternation.SHORT_S if is_alone else alternation.LONG_S}
 
 
-def test_turns_are_long_where_programs_run_one_after_the_other(short, monkeypatch):
+def test_sequential_programs_have_long_blocks(short, monkeypatch):
     """Nobody's turn is beside that of another one."""
     lengths = []
     monkeypatch.setattr(alternation, "_turn", lambda _, length_s: lengths.append(length_s) or Turn(20))
@@ -629,14 +627,14 @@ def test_program_does_not_outlive_the_supervisor(master):
     assert side.process.wait(60) == -signal.SIGKILL
 
 
-def test_program_goes_on_alone_after_the_last_block(master):
+def test_program_continues_alone_after_the_last_block(master):
     side = master(12, WORK)
     side.held()
     side.answer(0)
     assert side.process.wait(60) == 0
 
 
-def test_a_handler_that_raises_while_it_is_held_ends_the_program_as_ever(master):
+def test_raising_handler_ends_a_held_program(master):
     side = master(12, WORK, "", "handler")
     side.held()
     side.process.send_signal(signal.SIGUSR1)
@@ -659,7 +657,7 @@ def until(is_so):
         time.sleep(0.01)
 
 
-def test_the_work_of_devices_in_use_is_part_of_the_turn_that_it_was_begun_in(monkeypatch):
+def test_device_work_belongs_to_its_block(monkeypatch):
     waited = []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)

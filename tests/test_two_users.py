@@ -154,7 +154,7 @@ def test_folder_of_another_user_costs_only_the_recording(home):
     assert files(home / "own" / "perf") == {}
 
 
-def test_two_users_share_a_sticky_folder_for_temporary_files(home):
+def test_two_users_share_a_sticky_temporary_folder(home):
     shared = home / "shared"
     shared.mkdir()
     shared.chmod(0o1777)

@@ -56,7 +56,7 @@ def test_the_wait_for_a_copy_names_line_and_size(tmp_path):
     assert (second["call"], second["kind"], second["bytes"]) == ("cudaStreamSynchronize", None, None)
 
 
-def test_copies_say_how_long_their_call_took(tmp_path):
+def test_copies_have_the_time_of_their_call(tmp_path):
     """Of a copy that a graph made the call is not its own, and of one without a call it is not known."""
     events = [*item(), *copy(7, (700, 710), (720, 730), call="cudaGraphLaunch")]
     events.append(kernel(9, 740, 750, name=PAGEABLE, category="gpu_memcpy"))
@@ -65,7 +65,7 @@ def test_copies_say_how_long_their_call_took(tmp_path):
     assert table["blocking"].to_list() == [False, True, False, None]
 
 
-def test_on_the_page_what_no_row_knows_is_unknown_and_no_nought(tmp_path):
+def test_report_shows_unknown_values_as_unknown(tmp_path):
     events = [*item(), *copy(7, (700, 710), (720, 730), "Memcpy DtoD (Device -> Device)", call="cudaGraphLaunch")]
     found = window_data.reduce(Capture(last=0), trace_of(tmp_path, events))["copies"]
     known = sorted(each for each in found["host_ms"] if each is not None)
@@ -77,7 +77,7 @@ def test_without_a_call_that_returns_early_all_of_the_call_is_waiting(tmp_path):
     assert (found.start.tolist(), found.end.tolist()) == ([0], [100])
 
 
-def test_launches_say_what_a_call_costs_where_no_copy_does(tmp_path):
+def test_launches_give_the_cost_of_a_call_without_copies(tmp_path):
     found = waits.blocking(trace_of(tmp_path, [*copy(1, (0, 100), (50, 90)), launch(2, 200, 205), kernel(2, 210, 220)]))
     assert found.start.tolist() == [5]
 
@@ -94,7 +94,7 @@ def test_launches_say_what_a_call_costs_where_no_copy_does(tmp_path):
     ],
     ids=["pinned", "on the device", "begins later", "counted already", "no call", "no copy"],
 )
-def test_others_hold_nobody(tmp_path, events):
+def test_copies_that_return_early_do_not_block(tmp_path, events):
     assert len(waits.blocking(trace_of(tmp_path, events)).call) == 0
 
 

@@ -73,7 +73,7 @@ def planted():
 
 
 @pytest.mark.parametrize("how", ["in use", "in trouble", "not in use"])
-def test_devices_are_asked_only_where_the_program_uses_them_and_may_refuse(monkeypatch, how):
+def test_only_devices_in_use_are_queried_and_may_fail(monkeypatch, how):
     """To ask a device that nobody uses would begin to use it."""
     asked = []
 
@@ -95,7 +95,7 @@ def test_devices_are_asked_only_where_the_program_uses_them_and_may_refuse(monke
     assert bool(asked) == (how != "not in use")
 
 
-def test_each_planted_slow_step_has_its_cause_and_its_line(tmp_path, channel):
+def test_planted_slow_steps_have_their_cause_and_line(tmp_path, channel):
     done = warm.run(channel, SCRIPT, tmp_path / "perf", timeout=300)
     assert done.returncode == 0, done.stderr
     found = {row.step: row for row in slow_steps.read(tmp_path / "perf/job/rank0.slow.csv")}
@@ -319,7 +319,7 @@ def test_rank_without_files_has_no_status(by_hand, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_steps_are_judged_by_the_pace_that_was_known_when_they_began(by_hand):
+def test_steps_are_judged_by_the_limit_at_their_begin(by_hand):
     """As where the watcher could not look for a while: forty slow steps at once are not the usual ones."""
     by_hand.steps(*QUIET)
     by_hand.steps(*[1000.0] * 40, is_followed=False)
@@ -420,7 +420,7 @@ def test_has_no_slow_is_false_before_the_limit_is_known(by_hand):
     assert by_hand.loop.has_no_slow(30)
 
 
-def test_folded_stacks_are_bounded_and_known_ones_still_count():
+def test_folded_stacks_are_bounded_and_known_stacks_count():
     folded = FoldedStacks()
     (frame,) = stack_of(threading.get_ident())[-1:]
     for line in range(20_000):
@@ -639,7 +639,7 @@ def test_sampling_interval_depends_on_the_cost_of_samples():
     assert thrift.rest(is_usual=True) == 0.5, "a slow step of a second is seen, whatever looks take"
 
 
-def test_slow_steps_with_a_rhythm_are_predicted_and_others_are_not():
+def test_periodic_slow_steps_are_predicted():
     assert predict([100, 200, 300]) == 400
     assert predict([100, 201, 300, 399]) == 498
     assert predict([100, 200, 301, 403]) == 504, "to a step"
@@ -667,7 +667,7 @@ def all_reduce():
     return stack_of(threading.get_ident())
 
 
-def test_a_backward_pass_that_computes_nothing_waits_for_other_ranks():
+def test_idle_backward_pass_waits_for_other_ranks():
     (frame,) = all_reduce()[-1:]
     code = frame.code.replace(co_filename="/site-packages/torch/autograd/graph.py")
     stack = ((frame._replace(code=code)),)
@@ -726,7 +726,7 @@ def be_late():
 
 
 @pytest.mark.recorder
-def test_the_page_shows_slow_steps_after_the_last_window_when_the_loop_ends(tmp_path, monkeypatch):
+def test_report_shows_slow_steps_after_the_last_window(tmp_path, monkeypatch):
     monkeypatch.setattr(watcher, "_SHARE", 1.0)
     schedule = "wait=2 warmup=0 active=1 repeat=1"
     with Profiler(schedule=schedule, out=tmp_path, run="r", poll=0.05, background=False) as prof:
@@ -799,7 +799,7 @@ def test_dead_watcher_is_one_log_line(tmp_path, monkeypatch, caplog):
 
 
 @pytest.mark.process
-def test_three_profilers_share_one_thread_that_ends_with_them_and_stays_out_of_children(tmp_path):
+def test_profilers_share_one_thread_that_ends_with_them(tmp_path):
     profilers = [Profiler(schedule="on request", out=tmp_path, run=name, poll=0.01) for name in "abc"]
     for prof in profilers:
         prof.start()
@@ -829,7 +829,7 @@ watcher.attach(WatchedLoop(Timeline("train"), "train", 60.0, step=int, wake=int)
 
 
 @pytest.mark.worker
-def test_a_process_ends_with_its_program_though_a_loop_is_still_watched():
+def test_process_with_a_watched_loop_ends_with_its_program():
     """As that of a program which never stops its profiler."""
     subprocess.run([sys.executable, "-c", ENDS], check=True, timeout=300)
 
@@ -938,7 +938,7 @@ def test_cpu_time_of_a_foreign_program_is_of_other_programs():
 
 
 @pytest.mark.parametrize(("ranks", "is_told"), [(1, True), (2, False)])
-def test_cpu_time_of_others_is_unknown_with_several_ranks(monkeypatch, ranks, is_told):
+def test_cpu_time_of_other_programs_is_unknown_with_ranks(monkeypatch, ranks, is_told):
     monkeypatch.setattr(counters, "current_job", lambda: SimpleNamespace(world_size=ranks))
     seen = counters.CpuWaits()
     for step in (3, 5):
@@ -948,7 +948,7 @@ def test_cpu_time_of_others_is_unknown_with_several_ranks(monkeypatch, ranks, is
 
 
 @pytest.mark.worker
-def test_threads_of_ours_leave_few_calls_in_a_trace_with_stacks(tmp_path):
+def test_threads_of_perfhooks_add_few_calls_to_a_trace(tmp_path):
     schedule = "wait=1 warmup=1 active=200 repeat=1"
     with Profiler(schedule=schedule, out=tmp_path, run="r", with_stack=True) as prof:
         for _ in prof.steps(range(205)):

@@ -56,11 +56,11 @@ USER = "train.py(12): main"
         ("loss (1): mean", Origin.NO_SOURCE),
     ],
 )
-def test_where_nobody_looked_names_are_what_they_usually_are(name, expected):
+def test_unknown_origins_are_guessed_by_well_known_names(name, expected):
     assert origin(name) is expected
 
 
-def test_what_the_recording_machine_knew_decides():
+def test_origins_of_the_recording_machine_decide():
     """A framework that nobody has heard of, and a file of the user's that is called as one of the standard library."""
     known = {"framework": "installed", "profile.py": "user"}
     assert origin(LIBRARY, known) is Origin.INSTALLED
@@ -101,11 +101,11 @@ def trace_of(tmp_path, events):
         ("project/train.py", Origin.USER),
     ],
 )
-def test_a_file_of_this_process_is_known_by_its_whole_path(machine, tmp_path, file, expected):
+def test_file_of_this_process_is_known_by_its_full_path(machine, tmp_path, file, expected):
     assert machine.origin_of(file if file.startswith("<") else str(tmp_path / file)) is expected
 
 
-def test_the_worker_looks_up_the_first_parts_of_names(machine, tmp_path):
+def test_worker_looks_up_the_first_parts_of_names(machine, tmp_path):
     names = ("train.py(1): f", "random.py(1): f", "mine/x.py(1): f", LIBRARY, "queue.py(1): get", "gone.py(1): f")
     trace = trace_of(tmp_path, [python_frame(name, 10 * place, 10 * place + 5) for place, name in enumerate(names)])
     assert machine.owners(trace) == {
@@ -117,7 +117,7 @@ def test_the_worker_looks_up_the_first_parts_of_names(machine, tmp_path):
     }
 
 
-def test_an_installation_asks_python_and_not_the_disk():
+def test_installation_is_read_from_python_without_disk_access():
     here = Installation.current()
     assert here.folder == str(Path.cwd())
     assert here.prefix == sys.prefix
@@ -125,7 +125,7 @@ def test_an_installation_asks_python_and_not_the_disk():
     assert any(Path(each, "threading.py").is_file() for each in here.standard)
 
 
-def test_a_capture_keeps_where_things_were(tmp_path):
+def test_capture_stores_the_origins(tmp_path):
     place = Place(tmp_path)
     capture = Capture(installation=Installation.current(), owners={"framework": "installed"})
     place.save(capture)
@@ -155,7 +155,7 @@ def test_evidence_names_the_users_line_above_the_library_that_waits(tmp_path):
 
 
 @pytest.mark.recorder
-def test_the_lines_of_many_slices_are_those_of_each(tmp_path):
+def test_lines_of_many_slices_equal_lines_of_single_slices(tmp_path):
     """Of every slice of a recorded training, and -1: the fast way says what the slow one does."""
     import torch
 
@@ -181,7 +181,7 @@ def test_a_library_alone_is_named_alone_and_perfhooks_never(tmp_path):
     assert attribution.lines(trace, rows, (("framework", "installed"),), otherwise=True) == [LIBRARY, None]
 
 
-def test_what_is_alive_at_the_peak_is_the_users(tmp_path):
+def test_allocations_at_the_peak_belong_to_user_code(tmp_path):
     frames = [python_frame(USER, 0, 100), python_frame(LIBRARY, 1, 99), op("aten::mm", 2, 90)]
     allocation = testing.memory(10, 64, allocated=64)
     trace = trace_of(tmp_path, [*frames, allocation])
@@ -190,7 +190,7 @@ def test_what_is_alive_at_the_peak_is_the_users(tmp_path):
     assert CAPTURE.tables(trace).alive_at_peak.equals(table)
 
 
-def test_frames_in_which_recording_began_have_no_line_as_theirs_is_the_one_that_ran_then(tmp_path):
+def test_frames_open_at_the_start_have_no_line(tmp_path):
     """``optimizer.step()`` of line 94 would be blamed for all that the script does at its top level."""
     begun = [("train.py(94): <module>", 900), ("torch/optim/optimizer.py(5): wrapper", 300)]
     begun += [
@@ -210,7 +210,7 @@ def test_frames_in_which_recording_began_have_no_line_as_theirs_is_the_one_that_
     assert known["<module>"] == 94, "the other call has it as its first line"
 
 
-def test_where_a_real_script_spends_its_time_at_the_top_level_no_line_is_blamed(run_script, tmp_path):
+def test_top_level_code_of_a_script_has_no_wrong_line(run_script, tmp_path):
     script = """
     import torch, perfhooks
     def add():
@@ -299,7 +299,7 @@ def test_only_the_project_is_the_users_in_layered_environments(layered, folder, 
     }
 
 
-def test_a_target_folder_that_holds_the_script_is_told_apart_by_its_records(tmp_path):
+def test_target_folder_with_the_script_is_recognized(tmp_path):
     package(tmp_path, "targeted", record=True)
     (tmp_path / "train.py").touch()
     here = Installation(path=(str(tmp_path),), folder=str(tmp_path))

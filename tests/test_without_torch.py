@@ -26,20 +26,20 @@ def done(code, *words):
     )
 
 
-def test_recording_says_which_torch_to_install():
+def test_recording_without_torch_names_the_needed_version():
     result = done("import perfhooks\nperfhooks.Profiler()")
     last = result.stderr.splitlines()[-1]
     assert last == "ModuleNotFoundError: perfhooks records with PyTorch 2.4 or later: pip install 'torch>=2.4'"
 
 
 @pytest.mark.parametrize("verb", [["demo"]])
-def test_a_verb_that_needs_torch_says_so_in_one_line(verb):
+def test_verb_that_needs_torch_is_one_line_without_torch(verb):
     result = done("from perfhooks.cli.app import main\nmain()", *verb)
     assert result.returncode == 2
     assert result.stderr == "perfhooks: perfhooks records with PyTorch 2.4 or later: pip install 'torch>=2.4'\n"
 
 
-def test_the_doctor_names_it_as_the_problem(tmp_path):
+def test_doctor_reports_missing_torch_as_the_problem(tmp_path):
     result = done("from perfhooks.cli.app import main\nmain()", "doctor", "--out", tmp_path / "perf")
     assert result.returncode == 1
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("problem")]

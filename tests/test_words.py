@@ -44,12 +44,12 @@ SIZES = {0: "0 B", 512: "512 B", 1023: "1023 B", 1536: "1.5 KiB", 20 << 20: "20 
 
 
 @pytest.mark.parametrize(("value", "text"), TIMES.items())
-def test_a_time_has_three_digits_and_the_unit_that_makes_it_short(value, text):
+def test_time_has_three_digits_and_a_short_unit(value, text):
     assert words.ms(value) == text
 
 
 @pytest.mark.parametrize(("value", "text"), SHARES.items())
-def test_a_share_is_in_percent_with_a_digit_behind_the_point_below_ten(value, text):
+def test_share_is_a_percentage_with_a_decimal_below_ten(value, text):
     assert words.share(value) == text
 
 
@@ -74,7 +74,7 @@ UNITS = {"us": 1e-3, "ms": 1.0, "s": 1e3, "min": 6e4, "h": 3.6e6}
 
 
 @given(st.floats(1e-4, 1e12))
-def test_what_is_written_is_the_time_to_half_a_percent_without_an_exponent(value):
+def test_written_time_is_exact_to_half_a_percent(value):
     number, unit = words.ms(value).split()
     assert "e" not in number
     assert math.isclose(float(number.replace(",", "")) * UNITS[unit], value, rel_tol=0.0051)

@@ -44,7 +44,7 @@ def answers(worker):
     pytest.fail("no answer")
 
 
-def test_a_worker_that_is_stuck_holds_nobody_up(worker):
+def test_stuck_worker_does_not_block_the_training(worker):
     """A pipe is full after some hundred messages; the rest waits here."""
     os.kill(worker.pid, signal.SIGSTOP)
     for _ in range(20_000):
@@ -56,7 +56,7 @@ def test_a_worker_that_is_stuck_holds_nobody_up(worker):
     assert "nowhere.raw" in answer.problem
 
 
-def test_a_worker_ends_when_its_work_is_done_though_a_forked_child_has_our_end_of_the_channel(worker):
+def test_worker_ends_although_a_forked_child_has_the_channel(worker):
     """As the workers of a data loader have, for as long as the training takes."""
     child = os.fork()
     if not child:
@@ -75,28 +75,28 @@ def test_a_worker_ends_when_its_work_is_done_though_a_forked_child_has_our_end_o
         os.waitpid(child, 0)
 
 
-def test_a_worker_gives_way_to_the_training(worker):
+def test_worker_has_a_lower_priority_than_the_training(worker):
     own, deadline = os.getpriority(os.PRIO_PROCESS, 0), time.monotonic() + TIMEOUT
     while os.getpriority(os.PRIO_PROCESS, worker.pid) < min(own + 10, 19) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert os.getpriority(os.PRIO_PROCESS, worker.pid) == min(own + 10, 19)
 
 
-def test_what_is_no_answer_is_not_taken_for_one(worker):
+def test_invalid_answer_is_ignored(worker):
     os.write(worker._channel.fileno(), b"")
     worker._unparsed = b"{torn\nhello\n[1]\n"
     worker.send(WriteSteps("nowhere.raw", "nowhere.csv"))
     assert [answer.task for answer in answers(worker)] == ["nowhere.raw"]
 
 
-def test_descriptors_that_somebody_closed_are_the_end_of_a_worker_and_no_exception(worker):
+def test_closed_descriptors_end_the_worker_without_an_exception(worker):
     os.close(worker._channel.fileno())
     worker.send(WakeUp())
     assert worker.answers(0.1) == []
     assert worker.is_gone
 
 
-def test_a_training_survives_what_it_does_to_itself(tmp_path, run_script):
+def test_training_survives_its_own_odd_environment(tmp_path, run_script):
     """SIGPIPE at its default, 1,100 open files, a stray json.py and a sitecustomize that prints, and a dead worker."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site/sitecustomize.py").write_text("print('{\"task\": 1}\\nhello')\n")
@@ -138,7 +138,7 @@ LITTLE = """
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere the system does not hold to the limit")
 @pytest.mark.failing_worker
-def test_little_address_space_costs_the_training_nothing_and_what_was_saved_is_there(tmp_path, run_script):
+def test_little_address_space_keeps_training_and_saved_traces(tmp_path, run_script):
     """First too little for the recorder, then enough for it, and too little for any worker."""
     (tmp_path / "site").mkdir()
     little = textwrap.dedent(LITTLE)
@@ -184,7 +184,7 @@ def test_little_address_space_costs_the_training_nothing_and_what_was_saved_is_t
     assert outcomes == [(True, ""), (True, "")]
 
 
-def test_ten_profilers_one_after_the_other_leave_no_worker(tmp_path, monkeypatch):
+def test_ten_consecutive_profilers_leave_no_worker(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pids = []
     for _ in range(3):
@@ -235,7 +235,7 @@ with os.fdopen(int(sys.argv[2]), "r+b", buffering=0) as channel:
 """A worker without a delay, which says that it has done what it was told."""
 
 
-def test_workers_that_die_now_and_then_are_replaced_for_as_long_as_the_training_takes(tmp_path, monkeypatch):
+def test_workers_that_die_rarely_are_replaced(tmp_path, monkeypatch):
     """Three in a row are the end of it; three in a month, each after windows that were finished, are not."""
     monkeypatch.setattr("perfhooks.record.loop.worker._BOOTSTRAP", ANSWERS)
     done = []
@@ -261,7 +261,7 @@ def test_a_worker_that_is_moved_ends_and_another_takes_its_place(tmp_path):
     tasks.leave(TIMEOUT)
 
 
-def test_a_worker_sees_no_device_and_gets_nothing_that_was_put_into_the_training(tmp_path, monkeypatch):
+def test_worker_has_no_device_and_no_modules_of_the_training(tmp_path, monkeypatch):
     devices = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
     tools = ("LD_PRELOAD", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "KINETO_USE_DAEMON", "PERFHOOKS_RUN")
     for name in (*devices, *tools, "OMP_NUM_THREADS", "A_KEY_OF_THE_USERS"):
@@ -278,7 +278,7 @@ def test_a_worker_sees_no_device_and_gets_nothing_that_was_put_into_the_training
     assert (found["OMP_NUM_THREADS"], found["POLARS_MAX_THREADS"], found["A_KEY_OF_THE_USERS"]) == ("1", "1", "8")
 
 
-def test_where_no_worker_can_be_started_the_training_makes_the_files(tmp_path, monkeypatch):
+def test_training_makes_the_files_if_no_worker_can_start(tmp_path, monkeypatch):
     """In a frozen application ``sys.executable`` would be the application again, and again."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "frozen", True, raising=False)
@@ -287,7 +287,7 @@ def test_where_no_worker_can_be_started_the_training_makes_the_files(tmp_path, m
         assert (tmp_path / "runs/r/train-000000-000000/rank0.steps.csv").exists()
 
 
-def test_windows_that_nobody_finishes_wait_for_report_and_the_next_one_is_recorded(tmp_path, monkeypatch):
+def test_unfinished_windows_wait_for_report(tmp_path, monkeypatch):
     """A worker that dies at once, always: eight windows in the queue were the end of profiling."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("perfhooks.record.loop.worker._BOOTSTRAP", "import os; os._exit(3)")
@@ -300,7 +300,7 @@ def test_windows_that_nobody_finishes_wait_for_report_and_the_next_one_is_record
     assert outcomes == [True] * 12
 
 
-def test_a_worker_looks_once_a_second_whether_its_training_is_there(monkeypatch):
+def test_worker_checks_its_training_once_per_second(monkeypatch):
     """It has no processor of its own to look all the time, and gives its last window a quarter of an hour."""
     slept = []
     there = iter([7, 7, 7, 1])
@@ -311,7 +311,7 @@ def test_a_worker_looks_once_a_second_whether_its_training_is_there(monkeypatch)
     assert slept == [1, 1, 1, 900, 1]
 
 
-def test_a_worker_whose_training_has_ended_ends_too_however_long_a_handler_takes():
+def test_worker_of_an_ended_training_ends_after_its_handler():
     """Also where the training had ended before the worker asked; what it writes after that nobody hears."""
     hanging = (
         "import sys, threading; from perfhooks.report.finishing import serving; serving.ORPHAN_TIMEOUT_S = 0; "
@@ -326,7 +326,7 @@ def test_a_worker_whose_training_has_ended_ends_too_however_long_a_handler_takes
         assert worker.wait(TIMEOUT) == 1
 
 
-def test_windows_that_wait_share_one_report(monkeypatch, tmp_path):
+def test_waiting_windows_share_one_report(monkeypatch, tmp_path):
     written = []
     monkeypatch.setattr(serving.page, "is_due", lambda _: True)
     monkeypatch.setattr(serving, "write_page", lambda run, _: written.append(run.folder))
@@ -351,7 +351,7 @@ def test_inbox_returns_one_message_at_a_time(monkeypatch):
     ]
 
 
-def test_training_imports_no_trace_reader_before_it_needs_one():
+def test_training_imports_the_trace_reader_only_on_use():
     """Each module that the training does not import saves CPU time at its start."""
     code = (
         "import sys, perfhooks.record.loop.profiler\n"

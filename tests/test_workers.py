@@ -49,7 +49,7 @@ def workers() -> Generator[LoaderWorkers, None, None]:
 
 
 @pytest.mark.parametrize("context", ["fork", "forkserver"])
-def test_stages_have_their_shares_of_the_time(workers: LoaderWorkers, context: str) -> None:
+def test_stages_of_workers_have_their_measured_shares(workers: LoaderWorkers, context: str) -> None:
     """The sampled shares differ from those of their own clocks by at most five standard errors and one point."""
     multiprocessing.set_forkserver_preload(["torch"])
     iterator = iter(DataLoader(Planted(192), batch_size=4, num_workers=2, multiprocessing_context=context))
@@ -176,7 +176,7 @@ def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_window_with_stacks_says_where_the_workers_time_went(looked_at: Path) -> None:
+def test_window_with_stacks_has_the_time_of_the_workers(looked_at: Path) -> None:
     """In its files and its finding; the parts are the whole."""
     table = pl.read_csv(looked_at / "rank0.workers.csv")
     parts = table.select(pl.sum_horizontal(f"{part}_ms" for part in looks.PARTS)).to_series()
@@ -197,7 +197,7 @@ def test_a_window_with_stacks_says_where_the_workers_time_went(looked_at: Path) 
 
 @pytest.mark.browser
 @pytest.mark.skipif(browser.find() is None, reason="no Chromium here; Debian has it as chromium")
-def test_the_page_draws_what_the_workers_did_and_how_many_would_keep_up(looked_at: Path) -> None:
+def test_report_draws_worker_time_and_the_plan(looked_at: Path) -> None:
     """A table and a flame graph of the same time, and a row for each number of workers, with that there is marked."""
     table = pl.read_csv(looked_at / "rank0.workers.csv")
     with browser.Browser() as chromium:
@@ -240,7 +240,7 @@ def test_under_perfhooks_run_the_workers_of_the_first_loader_are_seen(launch: An
 @pytest.mark.parametrize(
     ("numbers", "batches"), [([44, 46, 48], 2), ([44, 0, 46, 48], 2), ([44, 0, 44], 0), ([44, 0, 2, 4], 3)], ids=str
 )
-def test_a_lower_number_is_a_new_pass_only_if_it_is_seen_twice(numbers: list[int], batches: int) -> None:
+def test_lower_number_is_a_new_pass_only_if_confirmed(numbers: list[int], batches: int) -> None:
     """Of two workers. The memory of another process may be read while it changes."""
     worker = object.__new__(SampledWorker)
     worker._order = {"batch": 0, "workers": 2}
