@@ -12,7 +12,7 @@ from perfhooks import testing
 from perfhooks.core import labels
 from perfhooks.report.page import window_data
 from perfhooks.report.page.data import WindowData
-from perfhooks.report.page.headline import headline, of_window, summary
+from perfhooks.report.page.headline import described, headline, of_window, summary
 from perfhooks.run.capture import Capture, Cost
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.testing import annotation, kernel, launch, op, step_mark
@@ -159,7 +159,7 @@ def test_partial_step_is_labelled_as_part(tmp_path, last):
     events = [step_mark(0, 0, 900 * MS), annotation("backward", 0, 450 * MS)]
     trace = read(testing.write_trace(tmp_path / "t.json", events))
     capture = Capture(last=last, partial="20 MB was reached inside step 0", cost=Cost(idle_step_ms=4000))
-    share = window_data.reduce(capture, trace)["steps"]
+    share = window_data.reduce(described(capture, trace), trace)["steps"]
     assert share["is_part"]
     assert share["headline"] == replace(capture, headline=share["headline"]).line
     assert share["headline"].startswith("a part of step 0: 900 ms, 50% backward")

@@ -12,6 +12,7 @@ from perfhooks.analysis import findings
 from perfhooks.cli.actions import show
 from perfhooks.report import handlers
 from perfhooks.report.page import window_data
+from perfhooks.report.page.headline import described
 from perfhooks.run.capture import Capture
 from perfhooks.testing import annotation, op, step_mark
 from perfhooks.trace import read
@@ -56,7 +57,7 @@ def table_of_steps(capture, trace):
     ids=["a stub", "cut short", "cut short elsewhere"],
 )
 def test_the_same_steps_count_for_everybody(capture, expected, trace):
-    page = window_data.reduce(capture, trace)["steps"]
+    page = window_data.reduce(described(capture, trace), trace)["steps"]
     assert table_of_steps(capture, trace) == expected
     assert page["rows"]["step"] == expected
     assert page["headline"].startswith(f"steps 0-{expected[-1]}: 100 ms")

@@ -86,7 +86,7 @@ def measure_again(place: Place) -> None:
 
 
 def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture:
-    from perfhooks.report.page.headline import of_window, summary  # imports polars, which a training does not need
+    from perfhooks.report.page.headline import described  # imports polars, which a training does not need
 
     saved = place.saved(capture)
     check_plain(saved)
@@ -97,6 +97,8 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
     if trace.is_device_traced and (capture.node, capture.boot) == (platform.node(), boot()):
         limit = power.limit_of(peaks.device(trace)[0])
         capture = replace(capture, circumstances=replace(capture.circumstances, power=limit))
+    with guard(f"describing {place.folder.name}"):
+        capture = described(capture, trace)
     artifacts: list[str] = []
     notes = [*capture.notes, *_problems(capture.tables(trace).checks)]
     write_error: OSError | None = None
@@ -110,15 +112,7 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
             logger.debug("handler %r failed", recipe.get("type"), exc_info=True)
     if write_error is not None:
         raise write_error
-    table = capture.tables(trace).steps
-    done = replace(
-        capture,
-        state="done",
-        artifacts=tuple(artifacts),
-        notes=tuple(notes),
-        headline=of_window(capture, trace),
-        summary=summary(table),
-    )
+    done = replace(capture, state="done", artifacts=tuple(artifacts), notes=tuple(notes))
     newer = place.load().token != capture.token
     try:
         if not newer:

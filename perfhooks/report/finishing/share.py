@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -12,7 +12,7 @@ import perfhooks.trace
 from perfhooks.core.errors import TraceError
 from perfhooks.core.version import __version__
 from perfhooks.report import handlers
-from perfhooks.report.page.headline import headline, summary
+from perfhooks.report.page.headline import described
 from perfhooks.run import loose
 from perfhooks.run.capture import Capture
 from perfhooks.trace.names import stages
@@ -89,5 +89,4 @@ def _capture(rank: int | None, trace: Trace) -> Capture:
     table = Capture(rank=number, stage=stage, last=0).tables(trace).steps
     numbers: Sequence[int] = table["step"].drop_nulls().to_list()
     first, last = min(numbers, default=0), max(numbers, default=0)
-    texts: dict[str, Any] = {"headline": headline(table), "summary": summary(table)}
-    return Capture(rank=number, stage=stage, first=first, last=last, reached=last, **texts)
+    return described(Capture(rank=number, stage=stage, first=first, last=last, reached=last), trace)

@@ -42,7 +42,6 @@ class StepKind(_Part):
 class StepsPart(_Part):
     rows: Columns
     count: int
-    mean: dict[str, float | None]
     median_ms: float | None
     kinds: list[str]
     usual: dict[str, float | None]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -55,6 +56,11 @@ _HALF: Final = 0.5
 """Busy fraction of the device from which operators on the host mostly wait for the device."""
 _FROM_START_TO_STOP: Final = "from start to stop, without steps"
 _WHOLE: Final = "the whole recording"
+
+
+def described(capture: Capture, trace: Trace) -> Capture:
+    """Return the capture with its headline and the means of its steps."""
+    return replace(capture, headline=of_window(capture, trace), summary=summary(capture.tables(trace).steps))
 
 
 def of_window(capture: Capture, trace: Trace) -> str:

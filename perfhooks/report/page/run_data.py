@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -15,7 +16,7 @@ from perfhooks.analysis.ranks.known import SummaryCache
 from perfhooks.core import json_values, words
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.core.words import MAX_TEXT
-from perfhooks.report.page import slow_rows, startup_rows, window_data
+from perfhooks.report.page import headline, slow_rows, startup_rows, window_data
 from perfhooks.report.page.data import EXPLAINED, FORMAT, read_tried, read_window
 from perfhooks.report.page.run_summary import summarize
 from perfhooks.run import layout, rare_work
@@ -73,13 +74,13 @@ def from_trace(path: Path, *, communication: str | None = None) -> dict[str, Any
     trace = perfhooks.trace.read(path, communication=communication)
     # any value, because it only says that the last step is complete
     stage = stages.shown(trace)
-    details = window_data.reduce(Capture(rank=trace.rank or 0, stage=stage, last=0), trace)
+    described = headline.described(Capture(rank=trace.rank or 0, stage=stage, last=0), trace)
+    details = window_data.reduce(described, trace)
     numbers = [step for step in details.get("steps", {}).get("rows", {}).get("step", []) if step is not None]
     first, last = min(numbers, default=0), max(numbers, default=0)
-    capture = Capture(rank=trace.rank or 0, stage=stage, first=first, last=last, reached=last)
-    mean = details.get("steps", {}).get("mean", {})
+    capture = replace(described, headline="", first=first, last=last, reached=last)
     window = FinishedWindow(path, {Place(path, capture.rank): capture})
-    shown = {"ranks": [_rank(capture, mean)], "details": {str(capture.rank): details}}
+    shown = {"ranks": [_rank(capture)], "details": {str(capture.rank): details}}
     data: dict[str, Any] = {
         "format": FORMAT,
         "title": path.name,
@@ -154,7 +155,7 @@ def _window(window: FinishedWindow, shown: dict[Place, dict[str, Any]], explanat
             rank: _add_mfu(_add_explanation(summary, explanation), explanation, idle.get(rank))
             for rank, summary in details.items()
         }
-    ranks = [_rank(capture, capture.summary, brief=place not in shown) for place, capture in window.captures.items()]
+    ranks = [_rank(capture, brief=place not in shown) for place, capture in window.captures.items()]
     return _facts(window) | {"ranks": ranks, "details": details}
 
 
@@ -196,11 +197,11 @@ def _facts(window: FinishedWindow) -> dict[str, Any]:
     return {"name": window.name, **facts}
 
 
-def _rank(capture: Capture, mean: dict[str, float], *, brief: bool = False) -> dict[str, Any]:
+def _rank(capture: Capture, *, brief: bool = False) -> dict[str, Any]:
     cost = {} if brief else {name: getattr(capture.cost, name) for name in _COST}
     return {
         "rank": capture.rank,
-        "mean": {name: json_values.number(value) for name, value in mean.items()},
+        "mean": {name: json_values.number(value) for name, value in capture.summary.items()},
         **json_values.facts(
             {
                 "headline": capture.line,

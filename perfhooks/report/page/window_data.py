@@ -16,7 +16,7 @@ from perfhooks.core import json_values
 from perfhooks.core.labels import STEP_MARK
 from perfhooks.report.page import compiled_rows, device_rows, limit_sentences, operator_rows, roofline
 from perfhooks.report.page.data import WINDOW_FORMAT
-from perfhooks.report.page.headline import is_device_missing, of_window, other_kinds, summary
+from perfhooks.report.page.headline import is_device_missing, other_kinds, summary
 from perfhooks.run.loader import looks
 from perfhooks.trace.kinds import Kind, classify
 from perfhooks.trace.limits import rates
@@ -83,14 +83,13 @@ def _steps(capture: Capture, trace: Trace) -> dict[str, Any]:
     return {
         "rows": json_values.columns(table.drop("rank", "stage"), 3 * _ROWS),
         "count": table.height,
-        "mean": {name: json_values.number(value) for name, value in summary(table).items()},
         "median_ms": json_values.number(table["wall_ms"].median()),
         "kinds": step_kinds.kinds(table)[: 3 * _ROWS],
         "is_usual": is_usual.tolist()[: 3 * _ROWS],
         "usual_steps": step_kinds.described(table),
         "usual": {name: json_values.number(value) for name, value in summary(usual).items()},
         "others": other_kinds(table),
-        "headline": of_window(capture, trace),
+        "headline": capture.headline,
         **({"without_steps": True} if capture.is_without_steps else {}),
         **({"is_part": True} if capture.is_part else {}),
         **({"no_device_data": True} if is_device_missing(trace) else {}),

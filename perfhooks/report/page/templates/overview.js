@@ -69,7 +69,7 @@ function unprofiled(summary, rank) {
 function stepTime(window_, details, rank) {
   const steps = details.steps || {};
   const summary = summaryOf(window_, rank);
-  const mean = (steps.usual || steps.mean || {}).wall_ms;
+  const mean = (steps.usual || {}).wall_ms;
   const idle = unprofiled(summary, rank);
   const walls = usualSteps(steps).map((row) => row.wall_ms);
   const spread = walls.length > 1 ? ` (${ms(Math.min(...walls))} to ${ms(Math.max(...walls))})` : "";
@@ -92,7 +92,7 @@ function stepTime(window_, details, rank) {
 
 function stats(window_, details, rank) {
   const steps = details.steps || {};
-  const mean = steps.usual || steps.mean || {};
+  const mean = steps.usual || {};
   const does = { validation: "with validation", checkpoint: "with a checkpoint" };
   const found = (steps.others || []).map((each) =>
     stat(ms(each.wall_ms), `a step ${does[each.kind]} (${each.count} of ${steps.count} profiled)`),
