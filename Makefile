@@ -30,7 +30,7 @@ OLDEST := .venv-oldest
 READY := .perfhooks-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test nightly durations demo lint types docs dist bench fuzz endurance mutants drop-in test-oldest clean distclean
+.PHONY: help setup check test nightly durations demo lint types pages docs dist bench fuzz endurance mutants drop-in test-oldest clean distclean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -61,6 +61,9 @@ lint: setup  ## check style and form
 
 types: setup  ## check types
 	$(BIN)/mypy
+
+pages: setup  ## renew the generated parts of the documentation
+	$(BIN)/python docs/generated.py
 
 docs: setup  ## build the documentation site into dist/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

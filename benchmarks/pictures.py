@@ -1,6 +1,6 @@
-"""Make the pictures of README and site from real runs: the report, light and dark, a flame graph, and a terminal.
+"""Make the pictures of README and site from one real run of the tutorials' training, with Chromium.
 
-It trains the demo, or reads a run folder, and needs Chromium. With `--cast` it only draws the terminal.
+They are the report, light and dark, a flame graph, and a terminal.
 """
 
 from __future__ import annotations
@@ -56,31 +56,16 @@ DELAYS
 def main() -> None:
     """Make all pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path, nargs="?", help="a run folder; default: the demo's, trained now")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="where the pictures go (default: %(default)s)")
-    parser.add_argument("--cast", action="store_true", help="draw the terminal only; needs no Chromium")
     args = parser.parse_args()
-    if args.cast:
-        with tempfile.TemporaryDirectory() as folder:
-            cast(args.docs, Path(folder))
-        return
     if find() is None:
         sys.exit("no Chromium here; Debian has it as chromium")
+    args.docs.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, Browser() as browser:
-        run = args.run or demo(Path(folder))
-        args.docs.mkdir(exist_ok=True)
-        page(browser, run, args.docs)
         cast(args.docs, Path(folder))
+        page(browser, (Path(folder) / "perf/latest").resolve(), args.docs)
     for picture in sorted([*args.docs.glob("*.png"), *args.docs.glob("*.svg")]):
         print(f"{picture}  {picture.stat().st_size / 1024:.0f} KiB")
-
-
-def demo(out: Path) -> Path:
-    """Train the demo, in a process of its own."""
-    (out / "examples").symlink_to(ROOT / "examples")
-    command = [sys.executable, "examples/lightning_resnet18.py", "--steps", "26", "--out", "perf"]
-    subprocess.run(command, check=True, cwd=out)
-    return (out / "perf/latest").resolve()
 
 
 def page(browser: Browser, run: Path, docs: Path) -> None:

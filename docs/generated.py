@@ -1,42 +1,39 @@
-"""Parts of pages that are generated: options, columns, findings, and documents outside of this folder.
+"""Generated parts of pages: options, columns, findings, causes of slow steps, and documents outside of this folder.
 
-mkdocs calls `on_page_markdown` for every page. It replaces a line ``<!-- generated: options -->``, so that the site,
-the report and ``help()`` have the same texts.
+`make pages` writes them between the lines ``<!-- generated: options -->`` and ``<!-- end -->``, so that the site, the
+report and ``help()`` have the same texts. A test fails if a page is outdated.
 """
 
 from __future__ import annotations
 
-import ast
-import importlib
 import inspect
-import itertools
 import posixpath
 import re
 import string
-import textwrap
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfhooks.analysis.findings import finding, frameworks, texts
+from perfhooks.analysis.findings import texts
 from perfhooks.trace.names import devices
-from perfhooks.trace.nesting import intervals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import ModuleType
+    from collections.abc import Callable, Mapping, Sequence
 
 ROOT = Path(__file__).parents[1]
-_MARK = re.compile(r"^<!-- generated: (\w+)(?: (\w[\w ./']*))? -->$", re.MULTILINE)
+_MARK = re.compile(r"^<!-- generated: (\w+)(?: (\w[\w ./']*))? -->\n(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
 _ROLE = re.compile(r":(?:class|data|func|meth):`~?([^`]+)`")
 _SHOWN_ROLE = re.compile(r":(?:class|data|func|meth):<code>~?")
 """HTML of a docstring role on the API page. Its Markdown does not support roles."""
 _LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace the marks of a page."""
-    return _MARK.sub(lambda match: MAKERS[match[1]](match[2] or ""), markdown)
+def renewed(markdown: str) -> str:
+    """Return a page with its generated parts renewed."""
+
+    def part(match: re.Match[str]) -> str:
+        return f"{match[0].partition(chr(10))[0]}\n\n{MAKERS[match[1]](match[2] or '').strip()}\n\n<!-- end -->"
+
+    return _MARK.sub(part, markdown)
 
 
 def on_page_content(html: str, **_: Any) -> str:
@@ -87,29 +84,22 @@ def causes(_: str) -> str:
 
 
 def file(path: str) -> str:
-    """Return a document outside of this folder without its title; links lead to pages of the site if it has them."""
+    """Return a document outside of this folder without its title; links lead to pages of the site."""
     text = (ROOT / path).read_text(encoding="utf-8").partition("\n")[2]
 
     def link(match: re.Match[str]) -> str:
         aim = posixpath.normpath(posixpath.join(posixpath.dirname(path), match[1]))
-        return f"]({_shown().get(aim, match[1])})"
+        return f"]({aim.removeprefix('docs/')})"
 
     return _LINK.sub(link, text)
 
 
-@cache
-def _shown() -> dict[str, str]:
-    """Return the page of each document outside of this folder."""
-    pages = {page.name: _MARK.findall(page.read_text(encoding="utf-8")) for page in (ROOT / "docs").glob("*.md")}
-    return {path: page for page, marks in pages.items() for maker, path in marks if maker == "file"}
-
-
 def _terms(terms: dict[str, str]) -> str:
-    rows = [f"| {term} | {_cell(text)} |" for term, text in terms.items()]
+    rows = [f"| {term} | {_cell(_short(text, 8))} |" for term, text in terms.items()]
     return "\n".join(["| | |", "|---|---|", *rows])
 
 
-# --- findings: the texts of a rule come from its file, its thresholds from its docstring ---
+# --- findings: their texts come from the files of the rules ---
 
 _SAMPLES = {
     "unit": "step",
@@ -119,7 +109,7 @@ _SAMPLES = {
     "backend": "mkldnn",
     "optimizer": "Adam",
     "loader": "DataLoader(..., num_workers=N, persistent_workers=True)",
-    "recording": 'Profiler(..., schedule="wait=N warmup=2 active=3 repeat=1")',
+    "recording": 'Profiler(..., schedule="wait=10 warmup=2 active=3 repeat=1")',
     "off": "with_stack=False",
     "flags": "--with-stack",
 }
@@ -144,93 +134,33 @@ class _SampleText(texts.FindingText):
     formatter = _Formatter()
 
 
-_SOURCE = re.compile(r"^Source:((,| and)? `[\w.]+`)*[.;]? ?(the (?=time |kernels ))?")
-"""Start of the paragraph about detection, with the names of its thresholds."""
-
-_MEASUREMENT = re.compile("Measured: |Not measured")
-"""Start of the paragraph about measurements of the fix."""
-
-
 def _rule(rule: Callable[..., Any]) -> str:
-    module = importlib.import_module(rule.__module__)
     name = rule.__name__.replace("_", "-")
     text, rule_texts = _SampleText(name, {}), texts.of_rule(name)
-    summary, *paragraphs = (inspect.getdoc(rule) or "").split("\n\n")
-    detection, measured = _detection(paragraphs), _measurement(paragraphs)
-    constants = [name for paragraph in paragraphs for name in re.findall(r"`(?:\w+\.)*([A-Z_]+)`", paragraph)]
-    thresholds = [line for name in dict.fromkeys(constants) for line in _threshold(module, name)]
-    alternatives = [_SampleText(name, {}, [version]) for version in rule_texts.versions]
-    fix = texts.one_line(rule_texts.general_fix) or _joined([text.fix, *(version.fix for version in alternatives)])
-    code = _joined([text.code, *(version.code for version in alternatives)])
-    rows = [row for version in (rule_texts, *rule_texts.versions.values()) for row in _framework_rows(version)]
-    details = [_indented(text) for text in (detection, "\n".join(thresholds)) if text]
-    return "\n\n".join(
-        filter(
-            None,
-            [
-                f"### {text.title.rstrip('.')}",
-                f"`{name}`: {_plain(summary)}",
-                f"**Fix.** {fix}",
-                f"```python\n{code}\n```" if code else "",
-                "\n".join(["| framework | code |", "|---|---|", *rows]) if rows else "",
-                measured,
-                *(['??? note "Detection"', *details] if details else []),
-            ],
-        )
-    )
-
-
-def _detection(paragraphs: list[str]) -> str:
-    """Return the paragraphs about detection, without the names of thresholds at their start."""
-    texts = [_SOURCE.sub("", " ".join(text.split())) for text in paragraphs if not _MEASUREMENT.match(text)]
-    return "\n\n".join(_plain(text[0].upper() + text[1:]) for text in texts if text)
-
-
-def _measurement(paragraphs: list[str]) -> str:
-    """Return the paragraph about measurements of the fix; empty without one."""
-    for paragraph in filter(_MEASUREMENT.match, paragraphs):
-        text = _plain(" ".join(paragraph.split()))
-        if text == "Not measured.":
-            return "Not measured: the gain is an upper bound."
-        head, _, measured = text.partition("Measured: ")
-        return head or f"**Measured.** {measured[0].upper()}{measured[1:]}"
-    return ""
-
-
-def _joined(alternatives: Iterable[str]) -> str:
-    """Return the first text, and the others that do not contain it or belong to it."""
-    parts = list(dict.fromkeys(filter(None, map(str.strip, alternatives))))
-    additions = [text for text in parts[1:] if parts[0] not in text and text not in parts[0]]
-    return "\n\n".join([*parts[:1], *additions])
-
-
-def _framework_rows(version: texts.Version) -> Iterator[str]:
-    """Yield the table rows with the code of each framework that has its own."""
-    names = {package: name for name, package in frameworks.PACKAGES.items()}
-    for package, code in version.code.items() if isinstance(version.code, dict) else ():
-        if package != texts.TORCH:
-            lines = _Formatter().format(code.strip("\n")).splitlines()
-            yield f"| {names[package]} | {'<br>'.join(f'`{line}`' for line in lines)} |"
-
-
-def _threshold(module: ModuleType, name: str) -> Iterator[str]:
-    """Yield the line of a threshold with its value and its docstring."""
-    sources = {owner: inspect.getsource(owner) for owner in (module, finding, intervals)}
-    module = next((owner for owner, source in sources.items() if f"\n{name}: " in source), module)
-    body = ast.parse(inspect.getsource(module)).body
-    for node, following in itertools.pairwise(body):
-        target = node.target if isinstance(node, ast.AnnAssign) else None
-        if isinstance(target, ast.Name) and target.id == name and isinstance(following, ast.Expr):
-            reason = _plain(" ".join(str(ast.literal_eval(following.value)).split()))
-            yield f"- `{name} = {getattr(module, name)}`: {reason}"
-
-
-def _indented(text: str) -> str:
-    return textwrap.indent(text, "    ")
+    summary = (inspect.getdoc(rule) or "").partition("\n\n")[0]
+    alternatives = [text, *(_SampleText(name, {}, [version]) for version in rule_texts.versions)]
+    fix = texts.one_line(rule_texts.general_fix) or next(version.fix for version in alternatives if version.fix)
+    code = next((version.code for version in alternatives if version.code), "")
+    parts = [
+        f"### {text.title.rstrip('.')}",
+        f"`{name}`: {_plain(' '.join(summary.split()))}",
+        f"**Fix.** {_short(fix, 12)}",
+        f"```python\n{code}\n```" if code else "",
+    ]
+    return "\n\n".join(filter(None, parts))
 
 
 def _plain(text: str) -> str:
     return _ROLE.sub(r"`\1`", text).replace("``", "`")
+
+
+def _short(text: str, words: int) -> str:
+    """Return the first sentences, until they have this many words. The report has the whole text."""
+    sentences: list[str] = []
+    for sentence in re.split(r"(?<=[.)])\s+(?=[A-Z'(])", " ".join(text.split())):
+        if sum(len(part.split()) for part in sentences) < words:
+            sentences.append(sentence)
+    return " ".join(sentences)
 
 
 def _cell(text: str) -> str:
@@ -245,3 +175,13 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "causes": causes,
     "file": file,
 }
+
+
+def main() -> None:
+    """Renew the generated parts of all pages."""
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        page.write_text(renewed(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -41,7 +41,7 @@ json.dump(comments, open(path, "w"))
 
 
 def test_documentation_describes_all_inputs_of_the_action():
-    (told,) = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "docs/compare.md").read_text(), re.MULTILINE | re.DOTALL)
+    (told,) = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "docs/ci.md").read_text(), re.MULTILINE | re.DOTALL)
     (ours,) = [step for step in yaml.safe_load(told)["steps"] if "perfhooks@" in step.get("uses", "")]
     needed = {name for name, given in ACTION["inputs"].items() if given.get("required")}
     assert needed <= set(ours["with"]) <= set(ACTION["inputs"])
