@@ -6,7 +6,6 @@ report and ``help()`` have the same texts. A test fails if a page is outdated.
 
 from __future__ import annotations
 
-import inspect
 import posixpath
 import re
 import string
@@ -137,14 +136,12 @@ class _SampleText(texts.FindingText):
 def _rule(rule: Callable[..., Any]) -> str:
     name = rule.__name__.replace("_", "-")
     text, rule_texts = _SampleText(name, {}), texts.of_rule(name)
-    summary = (inspect.getdoc(rule) or "").partition("\n\n")[0]
     alternatives = [text, *(_SampleText(name, {}, [version]) for version in rule_texts.versions)]
     fix = texts.one_line(rule_texts.general_fix) or next(version.fix for version in alternatives if version.fix)
     code = next((version.code for version in alternatives if version.code), "")
     parts = [
         f"### {text.title.rstrip('.')}",
-        f"`{name}`: {_plain(' '.join(summary.split()))}",
-        f"**Fix.** {_short(fix, 12)}",
+        f"`{name}`. **Fix.** {_short(fix, 12)}",
         f"```python\n{code}\n```" if code else "",
     ]
     return "\n\n".join(filter(None, parts))

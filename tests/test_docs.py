@@ -47,7 +47,7 @@ def test_rules_have_meaning_and_fix(generated):
     page = generated.rules("")
     assert page.count("### ") == page.count("**Fix.** ") == len((*RULES, *RUN_RULES))
     assert "### The step waits N ms for data, N% of its time\n" in page
-    assert "`validation-in-steps`: " in page, "the name in the findings of a run"
+    assert "`validation-in-steps`. " in page, "the name in the findings of a run"
 
 
 def test_numbers_of_the_report_are_explained(generated):

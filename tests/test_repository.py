@@ -105,3 +105,23 @@ def test_source_distribution_includes_the_documents():
     names = set(re.findall(r'"/([\w./]+)"', included))
     assert [name for name in names if not (ROOT / name).exists()] == []
     assert {path.name for path in ROOT.glob("*.md")} | {"CITATION.cff", "LICENSE", "docs"} <= names
+
+
+def test_change_log_has_at_most_60_lines_for_the_first_release():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    releases = re.split(r"^(?=## \[)", text, flags=re.MULTILINE)[1:]
+    most = {release: 60 if release.startswith("## [0.1.0]") else 30 for release in releases}
+    assert [release for release, lines in most.items() if len(release.splitlines()) > lines] == []
+
+
+def test_documentation_stays_short():
+    """README and site have at most 22,000 words that people wrote for them."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    generated = re.compile(r"^<!-- generated: (?!file).*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
+    words = {page.name: len(generated.sub("", page.read_text(encoding="utf-8")).split()) for page in pages}
+    assert sum(words.values()) <= 22_000, sorted(words.items(), key=lambda item: -item[1])[:10]
+
+
+def test_questions_are_twelve():
+    text = (ROOT / "docs/faq.md").read_text(encoding="utf-8")
+    assert len(re.findall(r"^## .*\?$", text, re.MULTILINE)) == 12
