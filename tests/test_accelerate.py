@@ -74,7 +74,7 @@ def test_profile_kwargs_accept_all_profiler_options_except_stage():
 
 
 @pytest.mark.usefixtures("even_pace")
-def test_defaults_record_one_small_window_into_the_logging_folder(tmp_path):
+def test_defaults_record_one_small_window_into_the_log_folder(tmp_path):
     """Which is the project's unless it has one of its own."""
     folders = ProjectConfiguration(str(tmp_path / "project"), logging_dir=str(tmp_path / "logs"))
     accelerator = Accelerator(cpu=True, project_config=folders)
@@ -369,7 +369,7 @@ def test_end_of_a_training_is_stored_with_the_window(tmp_path, error):
 
 
 @pytest.mark.parametrize("unit", ["batch", "optimizer"])
-def test_an_idle_step_costs_little(tmp_path, unit):
+def test_idle_step_costs_little(tmp_path, unit):
     accelerator = Accelerator(cpu=True)
     with accelerator.profile(kwargs(tmp_path, "wait=1000000 warmup=1 active=1", step_unit=unit)) as prof:
         assert calls(prof.step) <= 6

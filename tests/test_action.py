@@ -123,7 +123,7 @@ def test_fail_if_undecided_sets_the_exit_code(job):
     assert job.run(base="base", new="near", by="2%")[0] == 0
 
 
-def test_several_runs_are_given_by_names_or_patterns(job):
+def test_several_runs_can_be_names_or_patterns(job):
     code, said = job.run(base="base", new="slo* near")
     assert "slow and 1 more" in job.comments[0], said
     assert code in (0, 3)
@@ -143,7 +143,7 @@ def git(folder, *words):
     subprocess.run(["git", *own, *words], cwd=folder, check=True, capture_output=True)
 
 
-def test_a_command_takes_turns_with_the_same_of_the_target_branch(job):
+def test_command_is_interleaved_with_that_of_the_target_branch(job):
     """The recipe of the documentation: the branch is fetched, and its worktree runs beside the pull request's."""
     text = (
         f"import runpy, sys\nsys.argv[1:] = ['100000000', 'WORK']\nrunpy.run_path({str(HELD)!r}, run_name='__main__')"
@@ -165,7 +165,7 @@ def test_a_command_takes_turns_with_the_same_of_the_target_branch(job):
     assert (job.folder / "summary").read_text() in comment
 
 
-def test_a_run_that_is_not_there_is_an_error_and_no_comment(job):
+def test_missing_run_is_an_error_without_a_comment(job):
     code, said = job.run(base="base", new="missing")
     assert (code, job.comments) == (2, [])
     assert "missing does not exist" in said

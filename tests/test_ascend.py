@@ -243,7 +243,7 @@ def test_work_belongs_to_the_operator_that_queued_the_work(tmp_path, kineto):
     assert "kernels-before-launch" not in crossed.checks["name"]
 
 
-def test_a_trace_of_the_device_alone_is_read(tmp_path, kineto):
+def test_trace_of_the_device_without_a_host_is_read(tmp_path, kineto):
     events = npu_twins.by_torch_npu(kineto)
     of_host = {"cpu_op", "python_function", "enqueue", "dequeue", "async_task_queue", "fwdbwd"}
     kept = [event for event in events if event.get("cat") not in of_host]
@@ -343,7 +343,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_costs_no_more_than_itself(tmp_path, kineto, damage):
+def test_damage_affects_only_damaged_events(tmp_path, kineto, damage):
     events = [event for event in map(DAMAGES[damage], npu_twins.by_torch_npu(kineto)) if event is not None]
     found = window(tmp_path / "t.json", events)
     for name, table in vars(Tables).items():

@@ -163,7 +163,7 @@ def test_operator_of_a_deeply_nested_wait_is_found(tmp_path):
     assert table["operator"].to_list() == ["aten::item"] * 2
 
 
-def test_memory_of_more_devices_than_there_are_is_that_of_the_busiest(tmp_path):
+def test_devices_above_the_limit_count_as_the_busiest(tmp_path):
     events = [testing.memory(number, 8, allocated=8, device=number) for number in range(200)]
     events += [testing.memory(300, 8, allocated=16, device=199)]
     table = memory.peak(read(testing.write_trace(tmp_path / "t.json", [testing.op("a", 0, 9), *events])))
@@ -245,7 +245,7 @@ def test_argument_overrides_the_environment_variable(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("given", "said"), [(0, ""), ("many", ""), (None, "many"), (None, "-3"), (None, "nan")])
-def test_a_limit_that_is_none_is_refused(tmp_path, monkeypatch, given, said):
+def test_invalid_limit_is_rejected(tmp_path, monkeypatch, given, said):
     monkeypatch.setenv("PERFHOOKS_MAX_UNPACKED_MB", said)
     with pytest.raises(OptionError, match="must be a number of megabytes above 0"):
         read(packed(tmp_path / "t.json.gz", ("[]", 1)), max_unpacked_mb=given)
@@ -284,7 +284,7 @@ def short(monkeypatch):
 
 
 @pytest.mark.parametrize("what", ENDLESS)
-def test_endless_event_costs_few_other_events(tmp_path, short, monkeypatch, what):
+def test_endless_event_loses_few_other_events(tmp_path, short, monkeypatch, what):
     kept, held = [], []
     spy = spied(reader._Reader._is_past_endless, lambda _, text: kept.append(len(text)))
     monkeypatch.setattr(reader._Reader, "_is_past_endless", spy)
@@ -301,14 +301,14 @@ def test_endless_event_costs_few_other_events(tmp_path, short, monkeypatch, what
 
 
 @pytest.mark.parametrize("text", ["x" * 20_000, "[" * 20_000], ids=["string", "brackets"])
-def test_keys_without_end_cost_no_event(tmp_path, short, text):
+def test_endless_keys_lose_no_event(tmp_path, short, text):
     (tmp_path / "t.json").write_text('{"traceEvents":[' + ",".join([GOOD] * 20) + '],"x":"' + text)
     trace = read(tmp_path / "t.json")
     assert len(trace) == 20
     assert doubts(trace) == ["unread-metadata"]
 
 
-def test_keys_without_end_before_the_events_are_no_trace(tmp_path, short):
+def test_endless_keys_before_the_events_are_no_trace(tmp_path, short):
     (tmp_path / "t.json").write_text('{"x":"' + "x" * 20_000 + f'","traceEvents":[{GOOD}]}}')
     with pytest.raises(TraceError, match="no list of traceEvents in its first"):
         read(tmp_path / "t.json")
@@ -367,7 +367,7 @@ def test_values_that_only_json_can_express_are_replaced(decode):
     json.dumps(decode(text), ensure_ascii=False).encode()
 
 
-def test_torn_archive_is_translated_for_tensorboard_up_to_the_tear(tmp_path, caplog):
+def test_torn_archive_is_translated_up_to_the_tear(tmp_path, caplog):
     events = [testing.annotation(f"label{number}", number, number + 1) for number in range(20_000)]
     path = testing.write_trace(tmp_path / "t.json.gz", events)
     path.write_bytes(path.read_bytes()[:-5000])

@@ -105,7 +105,7 @@ def test_size_is_within_30_percent_of_the_trace(tmp_path, option):
     window.release()
 
 
-def test_costs_of_later_windows_equal_those_of_earlier_windows():
+def test_costs_of_later_windows_equal_earlier_costs():
     first = WindowBudget(Limits(), {})
     first._totals = (100_000.0, 0.0)
     first.learn(wait_s=3 * first.cost.wait_s, size=2 * int(first.cost.size))
@@ -125,7 +125,7 @@ def test_small_window_corrects_no_costs():
     assert later.cost.size == pytest.approx(270 * 100_000, rel=0.1)
 
 
-def test_python_calls_stay_bounded_in_steps_longer_than_the_counted(monkeypatch):
+def test_python_calls_stay_bounded_in_long_steps(monkeypatch):
     own_s = now = 0.0
     monkeypatch.setattr(WindowBudget, "_cpu_s", lambda _: (own_s, 0.0))
     monkeypatch.setattr("perfhooks.record.loop.limits.budget.time.perf_counter", lambda: now)
@@ -322,7 +322,7 @@ def test_recording_does_not_end_inside_a_backward_pass():
     assert ends
 
 
-def test_signal_exception_reaches_the_program_from_a_pending_call():
+def test_signal_exception_in_a_pending_call_reaches_the_program():
     signals = [KeyboardInterrupt]  # one, as a second could come outside of the program
 
     def act():

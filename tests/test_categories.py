@@ -124,7 +124,7 @@ def test_attention_is_classified_whatever_kernels_run(tmp_path):
     assert (table["attention"]["kernels"], table["attention"]["calls"]) == (2, 3)
 
 
-def test_work_of_the_optimizer_except_copies_belongs_to_optimizer(tmp_path):
+def test_optimizer_work_except_copies_belongs_to_optimizer(tmp_path):
     events = [
         annotation("Optimizer.step#Muon.step", 0, 100),
         op("aten::mm", 1, 20),
@@ -232,7 +232,7 @@ def check_sums(trace):
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_the_parts_of_a_trace_sum_to_the_whole(traces, name):
+def test_parts_of_a_trace_sum_to_the_trace(traces, name):
     check_sums(read(traces / f"{name}.json.gz"))
 
 
@@ -261,7 +261,7 @@ def test_report_has_a_light_and_a_dark_colour_for_each_kind():
     )
 
 
-def test_handler_writes_categories_and_the_report_shows_them(tmp_path):
+def test_handler_and_report_contain_the_categories(tmp_path):
     trace = trace_of(tmp_path, [op("aten::mm", 0, 30), *launched(1, 2, "gemm")])
     (artifact,) = handlers.build("categories").artifacts(Capture(), trace)
     assert artifact.name == "categories.csv"

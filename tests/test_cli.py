@@ -83,7 +83,7 @@ def test_report_of_a_trace_is_written_next_to_the_trace(trace, run):
     assert run("report", trace.name, "-o", "-", folder=trace.parent).stdout.startswith("<!")
 
 
-def test_a_flame_graph_is_a_picture_folded_or_for_speedscope(trace, run):
+def test_flame_graph_is_svg_folded_or_speedscope(trace, run):
     assert run("flame", trace.name, folder=trace.parent).stdout == "t.flame.svg\n"
     assert "<svg" in (trace.parent / "t.flame.svg").read_text()
     assert "train.py(3): f" in run("flame", trace.name, "-f", "folded", "-o", "-", folder=trace.parent).stdout
@@ -149,7 +149,7 @@ def test_report_names_the_rank_that_other_ranks_wait_for(tmp_path, run):
     ]
 
 
-def test_report_has_a_line_for_all_of_many_ranks_that_fared_alike(tmp_path, run):
+def test_report_prints_one_line_for_equal_outcomes_of_ranks(tmp_path, run):
     job = ManyRanks(ranks=16, windows=1)
     folder = job.write(tmp_path / "run")
     (window,) = (path for path in folder.iterdir() if path.is_dir())

@@ -77,7 +77,7 @@ def test_every_table_as_csv_and_json(run, trace, name):
     assert [list(row) for row in json.loads(text)] == [list(row) for row in rows]
 
 
-def test_in_a_pipe_the_steps_are_shown(run, trace):
+def test_pipe_gets_the_steps(run, trace):
     _, text, _ = run(trace)
     assert [(row["step"], row["wall_ms"]) for row in as_csv(text)] == [("3", "0.001000"), ("4", "0.001000")]
 
@@ -330,7 +330,7 @@ def test_recordings_of_real_machines_fit_the_terminal(recordings):
 
 
 @pytest.mark.process
-def test_on_a_terminal_there_is_an_overview(trace):
+def test_terminal_gets_an_overview(trace):
     main, side = pty.openpty()
     environment = os.environ | {"COLUMNS": "120", "TERM": "xterm", "PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "perfhooks", "show", str(trace)]
@@ -381,7 +381,7 @@ def test_reader_that_closes_the_pipe_is_no_error(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_stacks_sum_to_the_time_in_which_something_ran(run, tmp_path):
+def test_stacks_sum_to_the_time_with_running_functions(run, tmp_path):
     """Of a function of 2 us that calls an operator of 0.5 us."""
     path = testing.write_trace(
         tmp_path / "t.json", [python_frame("train.py(3): main", 0, 2000), op("aten::mm", 0, 500)]

@@ -161,7 +161,7 @@ def test_records_of_other_operations_are_no_collectives(tmp_path):
     assert rows(tmp_path, events) == []
 
 
-def test_a_range_that_was_open_when_recording_ended_has_no_length(tmp_path):
+def test_range_open_at_the_end_of_recording_has_no_length(tmp_path):
     events = [
         annotation("gloo:all_reduce", at, end, Input_Dims=[[10]], Input_type=["float"])
         for at, end in [(0, 9), (20, 20)]
@@ -348,7 +348,7 @@ def test_library_line_is_used_without_a_line_of_the_user(tmp_path):
     assert (row["operator"], row["line"]) == (None, "torch/optim/sgd.py(3): step")
 
 
-def test_a_number_that_names_an_unrelated_operator_is_not_believed(tmp_path):
+def test_number_of_an_unrelated_operator_is_ignored(tmp_path):
     """Calls outside of operators bear their own correlation as external id in some traces."""
     events = [
         op("early", 0, 10, external=9),

@@ -126,7 +126,7 @@ def drawn(slices, kernels, length):
 @pytest.mark.slow
 @settings(max_examples=80)
 @given(SIDE, SIDE)
-def test_the_rows_of_every_view_sum_to_the_difference_of_the_steps(folder, one, other):
+def test_rows_of_all_views_sum_to_the_step_difference(folder, one, other):
     (a, length_a), (b, length_b) = ((measured(folder, drawn(*side)), side[-1]) for side in (one, other))
     assert sum(cost.nanoseconds for cost in a.host.values()) == a.wall == 2 * length_a
     assert not a.device or sum(cost.nanoseconds for cost in a.device.values()) == a.wall
@@ -152,7 +152,7 @@ def test_step_without_length_has_no_costs(tmp_path):
 
 
 @pytest.mark.parametrize("steps", [-1, 2**63, 0.5])
-def test_impossible_costs_are_refused(tmp_path, steps):
+def test_impossible_costs_are_rejected(tmp_path, steps):
     """A file may say anything."""
     known = json.loads(saved.encode(measured(tmp_path, [testing.step_mark(3, 0, 9), testing.op("aten::mm", 0, 9)])))
     assert saved.decode(json.dumps(known).encode(), "here").steps == 1
@@ -165,7 +165,7 @@ def test_impossible_costs_are_refused(tmp_path, steps):
             saved.decode(json.dumps(changed).encode(), "here")
 
 
-def test_costs_survive_writing_and_reading(tmp_path):
+def test_costs_are_equal_after_writing_and_reading(tmp_path):
     found = measured(tmp_path, training(items=2))
     again = saved.decode(saved.encode(found), "here")
     assert again == found
@@ -1097,7 +1097,7 @@ def test_device_rows_have_typical_costs(tmp_path):
     assert told == {"compute": costs.KeyCost(5, 1_100_000, 500_000), "idle": costs.KeyCost(0, 3_900_000, 4_500_000)}
 
 
-def test_operator_with_more_calls_in_several_shapes_is_one_reason(tmp_path):
+def test_operator_with_more_calls_in_two_shapes_is_one_reason(tmp_path):
     """An item() of each of eight gradients has one cause; one of two shapes that became dearer is a row of its own."""
 
     def side(count, us):
@@ -1179,7 +1179,7 @@ def test_baseline_has_four_hundred_rows_and_the_total(tmp_path):
     assert sum(cost.nanoseconds for cost in kept.host.values()) == kept.wall == 500_500_000
 
 
-def test_files_of_a_newer_perfhooks_are_refused(tmp_path):
+def test_files_of_a_newer_perfhooks_are_rejected(tmp_path):
     for name, content, decode in (
         ("base", baseline.encode(Side(label="x", stage="train")), baseline.decode),
         ("costs", saved.encode(costs.Costs()), lambda path: saved.decode(path.read_bytes(), path)),

@@ -72,7 +72,7 @@ def runs(tmp_path_factory):
     return out, base
 
 
-def test_a_slow_loader_and_a_new_layer_are_found_in_real_trainings(runs):
+def test_slow_loader_and_new_layer_are_found_in_real_trainings(runs):
     out, _ = runs
     assert (out / "base" / "train-000031-000035" / "rank0.costs.json").exists()
     made = comparison.compare(*sources.read([[out / "base"], [out / "new"]]))

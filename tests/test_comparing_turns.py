@@ -64,7 +64,7 @@ def test_equal_programs_are_rarely_reported_as_different(process):
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.parametrize(("ratio", "word"), [(1.12, "slower"), (1 / 1.12, "faster")])
-def test_twelve_percent_are_always_found_and_mostly_by_three_pairs(ratio, word):
+def test_twelve_percent_are_mostly_found_by_three_pairs(ratio, word):
     rng = np.random.default_rng(2)
     found = [course(rng, ratio=ratio) for _ in range(40)]
     assert {outcome for outcome, _ in found} == {word}

@@ -111,7 +111,7 @@ def test_five_runs_per_side_detect_twelve_percent():
     assert found.count("slower") >= 0.95 * len(found)
 
 
-def test_equal_runs_are_called_the_same_when_there_are_enough():
+def test_enough_equal_runs_are_the_same():
     assert outcomes("independent", 5).count("same") > 90
 
 

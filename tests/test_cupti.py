@@ -22,7 +22,7 @@ def gpu(monkeypatch):
 
 
 @pytest.mark.recorder
-def test_recorder_starts_and_stops_with_the_variable_that_detaches(monkeypatch, tmp_path):
+def test_recorder_sets_the_variable_that_detaches_cupti(monkeypatch, tmp_path):
     monkeypatch.delenv("TEARDOWN_CUPTI", raising=False)
     monkeypatch.setattr(cupti, "may_detach", lambda: True)
     seen = []

@@ -116,7 +116,7 @@ def test_operators_count_while_the_loop_waits_for_backward(tmp_path):
     assert (found["operators on the host"], found["code between operators"]) == (1 * US + 50 * US, 4 * US + 20 * US)
 
 
-def test_between_the_nodes_of_a_replay_the_device_is_inside_a_graph(tmp_path):
+def test_device_is_inside_a_graph_between_nodes_of_a_replay(tmp_path):
     """What its host prepares before the replay is not; so a decode loop is bound by its host."""
     events = [step_mark(0, 0, 100 * US), python_frame("decode.py(1): prepare", 0, 40 * US)]
     events += [launch(5, 40 * US, 50 * US, name=GRAPH), kernel(5, 55 * US, 60 * US), kernel(5, 68 * US, 100 * US)]
@@ -247,7 +247,7 @@ def test_log_line_report_and_markdown_name_the_largest_cause(tmp_path):
     assert "| device idle: code between operators | 0.062 | 62% |" in markdown.of_trace(tmp_path / "t.json")
 
 
-def test_without_a_device_there_is_no_row(tmp_path):
+def test_trace_without_a_device_has_no_row(tmp_path):
     trace = trace_of(tmp_path, [step_mark(0, 0, 100), op("a", 0, 5)])
     assert idle.table(trace, np.array([True])).height == 0
     assert len(device_time.idle(trace).start) == 0

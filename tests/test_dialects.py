@@ -81,7 +81,7 @@ def test_times_written_as_text_are_exact(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.parametrize("time", ["", "soon", "NaN", "sNaN", "Infinity", "1e999999", "-1e30"])
-def test_text_that_is_no_time_costs_its_event(tmp_path, time):
+def test_invalid_time_loses_its_event(tmp_path, time):
     events = [testing.op(f"op{number}", 10_000 * number, 10_000 * number + 5) for number in range(9)]
     texts = [event | {"ts": f"{1736408883686740 + int(event['ts'])}.710"} for event in events]
     texts[4]["ts"] = time

@@ -91,7 +91,7 @@ def test_an_outdated_part_is_renewed(generated):
     assert generated.renewed(f"{mark}\nold\n{end}\n") == f"{mark}\n\n{generated.causes('')}\n\n{end}\n"
 
 
-def test_a_document_of_another_folder_links_to_the_pages_of_the_site(generated):
+def test_document_of_another_folder_links_to_the_site(generated):
     assert "(schedule.md)" in generated.file("integrations/perfhooks_lightning/README.md")
 
 
@@ -214,7 +214,7 @@ def test_handlers_are_on_the_api_page():
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_integrations_are_installed_and_have_an_extra_and_a_page(face):
+def test_integrations_have_an_extra_and_a_page(face):
     """One whose folder is not among the packages works here, and is missing for all who install perfhooks."""
     name = face.removeprefix("perfhooks_")
     needed = [
@@ -250,7 +250,7 @@ def test_names_of_the_map_are_in_their_files():
         assert [name for name in re.findall(r"`(\w+)`", names) if not re.search(rf"\b{name}\b", content)] == [], path
 
 
-def test_feature_page_numbers_its_rows_and_names_existing_things():
+def test_feature_page_numbers_its_rows_and_names_real_things():
     """115 rows, as many as the documents have that perfhooks began from; each table, verb and keyword exists."""
     page = (ROOT / "tests/features.md").read_text(encoding="utf-8")
     rows = [re.split(r" \| ", line.strip("| ")) for line in page.splitlines() if re.match(r"\| \d", line)]

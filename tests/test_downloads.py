@@ -101,7 +101,7 @@ def server():
 @pytest.mark.parametrize(
     ("name", "message"), [("endless", "more than 256,000,000 bytes"), ("huge", "the disk has room for")]
 )
-def test_report_refuses_a_body_without_end(server, tmp_path, monkeypatch, name, message):
+def test_report_rejects_an_endless_download(server, tmp_path, monkeypatch, name, message):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     command = (sys.executable, "-m", "perfhooks", "report", f"{server.url}/{name}.json")
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
@@ -110,7 +110,7 @@ def test_report_refuses_a_body_without_end(server, tmp_path, monkeypatch, name, 
     assert not [path for path in tmp_path.rglob(f"{name}.json") if path.is_file()]
 
 
-def test_show_refuses_a_trace_without_end(server, tmp_path, monkeypatch):
+def test_show_rejects_an_endless_trace(server, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     command = (sys.executable, "-m", "perfhooks", "show", f"{server.url}/endless.json")
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
@@ -140,7 +140,7 @@ def test_steady_download_may_take_longer_than_the_limit(server, monkeypatch):
     assert remote.content(f"{server.url}/steady.json") == b" " * 10_000
 
 
-def test_listing_without_end_is_refused(server, monkeypatch):
+def test_endless_listing_is_rejected(server, monkeypatch):
     monkeypatch.setattr(downloads, "FLOOR", 1_000_000)
     with pytest.raises(PerfhooksError, match="more than 1,000,000 bytes"):
         remote.names(f"{server.url}/listing/")
@@ -152,7 +152,7 @@ def test_redirect_that_leads_nowhere_is_named(server, name, reason):
         remote.content(f"{server.url}/{name}.json")
 
 
-def test_download_packed_for_the_transfer_is_whole(server):
+def test_compressed_download_is_complete(server):
     assert remote.content(f"{server.url}/packed.json").startswith(b'{"a":1} ')
 
 
@@ -164,7 +164,7 @@ def test_copy_of_a_file_that_is_no_trace_is_deleted(server, tmp_path, monkeypatc
     assert not [path for path in tmp_path.rglob("short.json") if path.is_file()]
 
 
-def test_download_of_the_stated_size_is_whole(server):
+def test_download_of_the_stated_size_is_complete(server):
     assert remote.content(f"{server.url}/short.json") == b'{"a":1}'
 
 

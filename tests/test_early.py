@@ -132,7 +132,7 @@ def test_single_forward_pass_has_a_report(launch, run_script, tmp_path):
     assert said.endswith("report.html")
 
 
-def test_sixty_batches_without_a_loader_are_steps_after_a_warm_up(launch, tmp_path):
+def test_sixty_batches_without_a_loader_are_steps(launch, tmp_path):
     asked = ["--record-shapes", "--with-flops", "--handler", "trace", "--handler", "operators"]
     launched = launch(*FAST, *asked, script(tmp_path, INFERENCE))
     assert "steps 1-5: " in last_words(launched), launched.stderr
@@ -164,7 +164,7 @@ def test_too_large_window_is_replaced_by_the_first_steps(launch, tmp_path):
     assert "max_trace_mb=1e-09" in launched.stderr
 
 
-def test_operators_alone_are_recorded_for_a_while(launch, tmp_path):
+def test_operators_without_steps_are_recorded_for_some_time(launch, tmp_path):
     launched = launch(*FAST, script(tmp_path, MATMUL))
     assert "% aten::mm" in last_words(launched), launched.stderr
     assert told_by(tmp_path) == "process"
@@ -184,7 +184,7 @@ SIGNALS = {
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_signals_reach_the_program_while_its_first_steps_are_recorded(launch, tmp_path, number):
+def test_signals_reach_the_program_during_its_first_steps(launch, tmp_path, number):
     handler, ending, code = SIGNALS[number]
     text = f"""
     import os, signal, sys
@@ -229,7 +229,7 @@ def test_unhandled_sigterm_keeps_the_first_steps(launch, tmp_path, steps, number
     assert (tmp_path / "perf/it/rank0.startup.csv").exists()
 
 
-def test_handler_that_calls_its_predecessor_decides_about_sigterm(launch, tmp_path):
+def test_handler_that_calls_its_predecessor_handles_sigterm(launch, tmp_path):
     """As Lightning's does: before us there was none, so there is nothing that ours should do."""
     text = """
     import os, signal, sys

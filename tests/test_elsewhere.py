@@ -289,7 +289,7 @@ def test_share_of_another_format_names_its_version(folder):
 
 
 @pytest.mark.process
-def test_a_trace_that_is_damaged_costs_no_other(call, folder):
+def test_damaged_trace_does_not_affect_other_traces(call, folder):
     (folder / "rank-7.json").write_text('{"traceEvents": [{"ph": 3')
     for options in ((), ("--on", "local")):
         code, page, errors = pages(call, folder, *options)
@@ -315,7 +315,7 @@ def test_dying_process_loses_only_one_trace():
 
 
 @pytest.mark.parametrize("on", ["slurm", "dask", "ray:", "local:0", "local:many", "dask://"])
-def test_an_engine_that_there_is_not_is_refused(on):
+def test_unknown_engine_is_rejected(on):
     with pytest.raises(OptionError, match="on must be local, local:8"):
         list(engines.map_unordered(on, perfhooks.share, []))
 

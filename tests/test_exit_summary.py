@@ -226,7 +226,7 @@ def test_child_pythons_find_perfhooks_with_any_pythonpath(tmp_path):
         ("python train.py", False),
     ],
 )
-def test_a_shell_script_that_sets_pythonpath_is_named_as_the_cause(tmp_path, text, is_cause):
+def test_shell_script_that_sets_pythonpath_is_the_named_cause(tmp_path, text, is_cause):
     (tmp_path / "train.sh").write_text(text)
     for words, what in (
         (["sh", str(tmp_path / "train.sh")], tmp_path / "train.sh"),
@@ -249,7 +249,7 @@ def test_folder_name_that_is_not_utf8_works(channel, tmp_path):
     assert len(list(folder.glob("perf/it/train-*/rank0.steps.csv"))) == 1, done.stderr
 
 
-def test_without_room_for_notes_the_process_itself_knows_its_runs(tmp_path, monkeypatch):
+def test_process_without_room_for_notes_knows_its_runs(tmp_path, monkeypatch):
     """No temporary folder takes a file: faked, as the suite cannot fill a disk."""
     monkeypatch.setattr(notes.tempfile, "TemporaryFile", lambda **_: open("/dev/full", "wb", buffering=0))  # noqa: PTH123, SIM115 -- it is closed where it is used
     monkeypatch.setattr(Path, "write_text", lambda *_, **__: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
@@ -258,7 +258,7 @@ def test_without_room_for_notes_the_process_itself_knows_its_runs(tmp_path, monk
     assert [note.run for note in notes.own()] == ["somewhere"], "the process itself knows"
 
 
-def test_missing_temporary_folder_costs_the_command_nothing(tmp_path):
+def test_missing_temporary_folder_does_not_affect_the_command(tmp_path):
     code = """
         import tempfile, sys
         def full(**_):
@@ -364,7 +364,7 @@ SUMMARY = RunSummary(
 
 
 @pytest.mark.parametrize(("encoding", "corner"), [("utf-8", "╭"), ("ascii", "+")])
-def test_the_box_has_eighty_columns_and_the_whole_path(encoding, corner):
+def test_box_has_eighty_columns_and_the_full_path(encoding, corner):
     path = f"report: /{'long/' * 40}report.html"
     *rows, last, end = box(Box(SUMMARY, "", path), 80, encoding).split("\n")
     assert (last, end) == (path, "")

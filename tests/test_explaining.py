@@ -92,7 +92,7 @@ def test_times_come_from_the_first_window(folder):
     assert "12-14" in first_line(folder)
 
 
-def test_unprofiled_step_of_the_headline_covers_the_whole_run(folder):
+def test_unprofiled_step_of_the_headline_covers_the_run(folder):
     idle = FinishedRun(folder).steps["train"].unrecorded().all_ms
     assert captures(folder)[0].cost.idle_step_ms == pytest.approx(statistics.median(idle))
     assert first_line(folder).startswith("step ")
@@ -146,7 +146,7 @@ def said(row):
     return [line["text"] for line in row["evidence"]]
 
 
-def test_findings_take_lines_from_the_second_and_times_from_the_first():
+def test_findings_combine_lines_and_times_of_two_windows():
     request = msgspec.to_builtins([texts.shared("record-stacks", option="x")])
     row = {"rule": "host", "evidence": [*evidence("3 ms of 4"), *request], "advice": "a.", "code": "b"}
     other = {"rule": "host", "evidence": evidence("9 ms of 12", ("a.py(3): f", 8.1)), "advice": "new", "code": ""}

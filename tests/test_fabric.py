@@ -128,7 +128,7 @@ def test_update_ends_no_step_if_steps_are_batches(tmp_path):
     assert tables(tmp_path) == {}
 
 
-def test_of_two_optimizers_the_first_counts(tmp_path):
+def test_first_of_two_optimizers_counts(tmp_path):
     callback = profiler(tmp_path, TWO_WINDOWS)
     fabric, model, optimizer, loader = prepared(callback)
     layer = torch.nn.Linear(4, 2)
@@ -213,7 +213,7 @@ def test_error_reported_by_the_program_is_stored_with_the_window(tmp_path):
     assert not callback.profilers["train"].in_window
 
 
-def test_an_idle_update_costs_little(tmp_path):
+def test_idle_update_costs_little(tmp_path):
     callback = profiler(tmp_path, "wait=1000000 warmup=1 active=1")
     optimizer = object()
     callback.on_after_optimizer_step(None, optimizer)
@@ -221,7 +221,7 @@ def test_an_idle_update_costs_little(tmp_path):
     callback.stop()
 
 
-def test_every_further_model_costs_no_word_between_ranks(tmp_path, monkeypatch):
+def test_further_models_cause_no_communication(tmp_path, monkeypatch):
     """Ranks agree on the name of the run once: a training sets up a model, and may set up more."""
     said = []
     monkeypatch.setattr(Fabric, "broadcast", lambda _, value, **__: said.append(value) or value)

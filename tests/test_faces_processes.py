@@ -48,7 +48,7 @@ def test_two_ranks_of_all_integrations_share_a_run(frameworks, tmp_path):
             assert (run / f"rank{rank}.timeline.csv").read_text().count("\ntrain,") == 8, (face, rank)
 
 
-def test_a_signal_ends_the_process_as_without_us_and_keeps_the_window(frameworks, tmp_path):
+def test_signal_ends_the_process_and_keeps_the_window(frameworks, tmp_path):
     """SIGTERM and Ctrl-C in the middle of the second step that is recorded, under every face."""
     how = {"folder": tmp_path, "environment": environment(tmp_path), "timeout": TIMEOUT}
     done = warm.run(frameworks, SCRIPT, tmp_path, "sigterm", "ctrl-c", **how)

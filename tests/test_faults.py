@@ -190,7 +190,7 @@ def test_sigterm_between_windows_is_left_to_the_program(train, at, number):
     assert training.end().code == -number
 
 
-def test_sigterm_with_a_handler_of_the_users(train):
+def test_sigterm_handler_of_the_user_runs(train):
     """Theirs runs, and ours is not in its way; what they make of it decides what is kept."""
     own = "signal.signal(signal.SIGTERM, lambda *_: (print('mine', flush=True), sys.exit(3)))\n"
     training = train(own + script("ready()", 5))
@@ -202,7 +202,7 @@ def test_sigterm_with_a_handler_of_the_users(train):
     assert done.facts()["partial"] == "SystemExit: 3"
 
 
-def test_sigterm_inside_our_own_stop(train):
+def test_sigterm_during_stop_waits_until_the_window_is_saved(train):
     """It waits until the window is saved; the naive handler crashes there."""
     slow = """
     import perfhooks.record.loop.window
@@ -220,7 +220,7 @@ def test_sigterm_inside_our_own_stop(train):
 
 
 @pytest.mark.parametrize(("times", "kept"), [(1, True), (2, False)])
-def test_ctrl_c_inside_our_own_stop(train, times, kept):
+def test_ctrl_c_during_stop_waits_until_the_window_is_saved(train, times, kept):
     """It waits until the window is saved; whoever presses it twice does not want to wait."""
     slow = f"""
     import perfhooks.record.loop.window
@@ -353,7 +353,7 @@ def test_raising_handler_does_not_affect_other_handlers(train, tmp_path):
     assert "handler 'mine:Raises' failed: RuntimeError: no luck" in done.warnings[0]
 
 
-def test_a_handler_that_hangs_holds_the_exit_for_exit_timeout_only(train, tmp_path):
+def test_blocked_handler_delays_the_exit_by_exit_timeout_only(train, tmp_path):
     (tmp_path / "mine.py").write_text(HANDLERS)
     options = "OPTIONS.update(on_trace_ready=['steps', 'mine:Hangs'], exit_timeout=1)\n"
     kill = "\nimport atexit; atexit.register(lambda: os.kill(worker, signal.SIGKILL))\n"
@@ -395,7 +395,7 @@ def test_a_full_disk_while_the_worker_writes(train, tmp_path):
     assert not (done.folder / WINDOW / "rank0.pt.trace.json.gz").exists()
 
 
-def test_a_folder_deleted_during_the_run_is_made_again(train):
+def test_folder_deleted_during_the_run_is_created_again(train):
     done = train(script("import shutil; shutil.rmtree('runs')", 2)).end()
     assert done.code == 0
     assert done.marks() == ["ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6"]
@@ -464,7 +464,7 @@ def test_a_device_that_stops_collecting_is_noted(train):
     assert any("stopped collecting from the device" in note for note in done.facts()["notes"])
 
 
-def test_a_clock_that_is_set_while_a_window_records_costs_that_window(train):
+def test_clock_set_during_a_window_marks_that_window(train):
     """The recorder goes by it, so that steps would take an hour; faked, as a test may not set it."""
     fake = """
     from perfhooks.record.loop import wall_clock
@@ -484,7 +484,7 @@ def test_a_clock_that_is_set_while_a_window_records_costs_that_window(train):
     ("moved_s", "recorded_s", "is_doubtful"),
     [(0.0008, 0.001, False), (0.002, 0.001, True), (0.9, 100.0, False), (-1.5, 100.0, True), (1.5, 100.0, True)],
 )
-def test_a_clock_that_is_merely_slow_or_fast_costs_no_window(monkeypatch, moved_s, recorded_s, is_doubtful):
+def test_clock_that_drifts_marks_no_window(monkeypatch, moved_s, recorded_s, is_doubtful):
     """Up to 1% of what was recorded, and a millisecond for the readings; beyond that it was set, forward or back."""
     monkeypatch.setattr(wall_clock, "ahead_s", lambda: 7.0 + moved_s)
     assert (f"{moved_s:+.3f} s" in wall_clock.describe_change(7.0, recorded_s)) == is_doubtful
@@ -598,7 +598,7 @@ def test_the_profiler_in_a_thread(train):
     assert done.steps() == [4, 5, 6]
 
 
-def test_the_worker_survives_a_stray_module_in_the_working_directory(train, tmp_path):
+def test_worker_ignores_a_module_in_the_working_directory(train, tmp_path):
     (tmp_path / "polars.py").write_text("raise RuntimeError('stray')\n")
     (tmp_path / "elsewhere").mkdir()
     done = train("sys.path.remove(os.getcwd())\n" + script("pass", 0)).end()

@@ -122,7 +122,7 @@ def test_rules_state_where_their_fix_was_measured():
     assert [rule.__name__ for rule in every if not re.search(r"Measured:|Not measured", rule.__doc__ or "")] == []
 
 
-def test_there_is_a_planted_case_for_every_rule():
+def test_rules_have_a_planted_case():
     """Either a script in examples/bad or a synthetic trace in test_findings_devices.py, by the name of the rule."""
     import test_findings_devices
 
@@ -172,7 +172,7 @@ def test_estimates_state_that_gains_overlap(tmp_path):
     assert "may overlap" in finding.estimate
 
 
-def test_a_rule_that_raises_costs_only_itself(tmp_path, monkeypatch, caplog):
+def test_raising_rule_does_not_affect_other_rules(tmp_path, monkeypatch, caplog):
     def broken(_):
         raise RuntimeError("a rule of the future")
 

@@ -58,7 +58,7 @@ def convolutions():
 
 
 @pytest.mark.parametrize("name", ["Adadelta", "RMSprop", "Adamax"])
-def test_optimizer_without_a_fused_version_has_no_finding_on_a_cpu(name, tmp_path):
+def test_optimizer_without_a_fused_version_has_no_finding(name, tmp_path):
     """``foreach=True`` was measured at -69% to +93% there."""
     make = getattr(torch.optim, name)
     assert "optimizer-loop" not in found(*recorded(tmp_path, many_layers(), [torch.rand(8, 96)] * STEPS, make))

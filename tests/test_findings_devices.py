@@ -600,7 +600,7 @@ def test_advice_for_frameworks_does_not_mention_torch_profiler(tmp_path, told):
 # --- rules that a CPU shows too, on a device ---
 
 
-def test_float64_on_a_device_costs_its_kernels_not_their_launches(tmp_path):
+def test_float64_costs_kernels_and_not_launches(tmp_path):
     (finding,) = found_in(tmp_path, steps(double_products, name="cutlass_80_tensorop_d884gemm_64x64_16x3_nn_align1"))
     assert finding.rule == "float64-products"
     assert 0.5 * 9.94 < finding.gain_ms <= 9.94
@@ -662,7 +662,7 @@ def test_loop_that_prepares_graph_replays_is_host_bound(tmp_path):
     assert "graph.replay()" in finding.code
 
 
-def test_idle_time_that_no_launch_explains_is_not_blamed_on_the_host(tmp_path):
+def test_idle_time_without_a_late_launch_is_not_host_bound(tmp_path):
     """The work was launched at once; something that was not recorded keeps it from beginning."""
     assert found_in(tmp_path, made_of(lambda made, at: made.step(at // STEP, waits=False))) == []
 
@@ -771,7 +771,7 @@ def test_float32_products_have_their_own_noun(operator, said, tmp_path):
     assert finding.title.startswith(f"{said} in float32 take ")
 
 
-def test_of_a_chain_the_longest_kernel_stays(tmp_path):
+def test_longest_kernel_of_a_chain_remains(tmp_path):
     """Fused, it reads and writes no less; so two kernels of the same length become one of them at best."""
     (finding,) = found_in(tmp_path, taking(SUM, 3000, pieces=2))
     assert finding.rule == "fusable-chains"
@@ -830,7 +830,7 @@ def test_allocations_belong_to_the_start_of_a_program(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "expected"), [("hipFree", ["allocator-churn"]), ("hipMalloc", [])])
-def test_memory_that_is_given_back_without_marks_of_steps_is_no_start(tmp_path, name, expected):
+def test_memory_released_without_step_marks_is_no_start(tmp_path, name, expected):
     """What is only taken is: it is worth trying, for nobody knows what a step is."""
     planted = steps(lambda made, at: allocations(made, at, name=name), begin=700 * US)
     events = [event for event in planted if not event["name"].startswith("ProfilerStep")]
@@ -848,7 +848,7 @@ def test_memory_released_before_the_program_runs_is_start_up(tmp_path):
 
 
 @pytest.mark.parametrize(("starts", "expected"), [((0, 1, 2), False), ((0,), True)])
-def test_memory_that_is_given_back_during_a_start_is_no_churn(tmp_path, starts, expected):
+def test_memory_released_during_a_start_is_no_churn(tmp_path, starts, expected):
     """As cuDNN does while it tries convolutions, and torch while it captures a graph."""
 
     def plant(made, at):
@@ -1018,7 +1018,7 @@ def test_first_compilation_is_a_start(tmp_path):
     assert "recorded-start" not in rules(again)
 
 
-def test_a_device_that_pauses_during_a_start_is_no_finding_of_its_own(tmp_path):
+def test_device_that_pauses_during_a_start_is_no_finding(tmp_path):
     """As while vLLM captures its graphs."""
     assert rules(found_in(tmp_path, made_of(lambda made, at: starting(made, at, how="compile", steps=(1,))))) == [
         "recorded-start"
@@ -1358,7 +1358,7 @@ def test_late_kernels_of_a_sampled_recording_are_no_finding(tmp_path):
         ("Memcpy HtoD (Pinned -> Device)", {}, "22.3 GB/s"),
     ],
 )
-def test_copies_alone_are_compared_with_the_bus(tmp_path, kind, metadata, rate):
+def test_copies_without_kernels_are_compared_with_the_bus(tmp_path, kind, metadata, rate):
     (finding,) = found_in(tmp_path, made_of(lambda made, at: copying(made, at, kind=kind)), metadata)
     assert finding.title == f"The device only copies: 191 MiB in a step at {rate}."
 
@@ -1376,7 +1376,7 @@ def test_copies_beside_lost_kernels_are_not_only_copies(tmp_path):
 # --- one kernel that is prepared for long ---
 
 
-def test_prepared_kernel_is_named_and_no_other_advice_is_given(tmp_path):
+def test_prepared_kernel_replaces_other_advice(tmp_path):
     (finding,) = found_in(tmp_path, made_of(preparing))
     assert finding.title == "The device idles for 4.19 ms of a step before launches of own_kernel."
     assert finding.lines[0] == "6 launches of this kernel in a step follow idle time of 0.698 ms each"
@@ -1484,7 +1484,7 @@ TRAINS = ("training", "backward", "gradient", "optimizer", "loss")
 
 
 @pytest.mark.parametrize("name", [*PLANTED, *OTHERS])
-def test_no_text_mentions_a_training_that_the_trace_does_not_show(tmp_path, name):
+def test_texts_for_other_traces_mention_no_training(tmp_path, name):
     make, metadata = PLANTED.get(name) or (OTHERS[name], WHOLE_A100)
     is_optimizer = name == "updating"
     for properties in (metadata, V100):

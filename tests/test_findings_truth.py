@@ -287,7 +287,7 @@ def loading(milliseconds, name="_SingleProcessDataLoaderIter", wall=100):
     ],
     ids=["one is enough", "three are needed", "eight ranks share the processors", "no more than are to spare"],
 )
-def test_the_number_of_workers_is_that_which_is_needed_and_fits(wait, circumstances, workers, gain, tmp_path):
+def test_number_of_workers_is_sufficient_and_fits(wait, circumstances, workers, gain, tmp_path):
     """What is gained is what they can do: two processors that compute for 100 ms a step let none take less than 50."""
     capture = replace(WHOLE, circumstances=circumstances)
     finding = found(capture, trace_of(tmp_path, loading(wait)))["waiting-for-data"]
@@ -417,7 +417,7 @@ def test_batch_cheaper_than_its_transfer_stays_in_the_training(tmp_path):
 
 
 @pytest.mark.recorder
-def test_attention_that_torch_writes_out_itself_is_not_the_users(tmp_path):
+def test_attention_written_out_by_torch_is_not_the_users(tmp_path):
     """With dropout on a CPU it has no kernel of its own: the gradients look as if somebody had written it out."""
     import torch
 
@@ -516,7 +516,7 @@ def test_first_steps_of_a_program_give_no_advice(starting, rules, tmp_path):
     assert set(found(replace(WHOLE, starting_steps=starting), trace_of(tmp_path, loading(40)))) == rules
 
 
-def test_a_bound_is_the_whole_time_that_the_advice_is_about(tmp_path):
+def test_upper_bound_is_the_full_time_of_the_evidence(tmp_path):
     """Workers are planned to leave some of the wait; under contention nothing of that plan is sure."""
     told = Circumstances(cores=16, ranks=4, threads=1)
     trace = trace_of(tmp_path, loading(90))

@@ -143,7 +143,7 @@ def test_wait_ratio_covers_the_counted_steps(rows, share, tmp_path):
 
 
 @pytest.mark.process  # torch 2.4 starts one
-def test_the_end_of_a_training_reads_the_same_steps_without_polars(tmp_path):
+def test_end_of_a_training_reads_equal_steps_without_polars(tmp_path):
     rows = [("train", number, "active" if number == 20 else "wait", 10 + number % 3, 5) for number in range(40)]
     path = written(tmp_path, [*rows, ("validate", 0, "wait", 3, 1), ("train", 40, "wait", "", "")])
     plain, whole = steps.read_in_training(path), steps.read(path)

@@ -86,12 +86,12 @@ def test_empty_trace_has_no_chart(trace):
 
 
 @pytest.mark.parametrize("options", [{"by": "gpu"}, {"share": 1}, {"share": -0.1}, {"share": "x"}])
-def test_wrong_options_are_refused(options):
+def test_wrong_options_are_rejected(options):
     with pytest.raises(OptionError, match=next(iter(options))):
         Flame(**options)
 
 
-def test_a_flame_graph_begins_at_the_users_code_and_loses_no_time(tmp_path):
+def test_flame_graph_begins_at_user_code_and_keeps_all_time(tmp_path):
     """What a launcher does besides, the labels around the user's code, and code without a user's frame stay."""
     launcher = ["<frozen runpy>(198): _run_module_as_main", "fast/cli.py(7): main", "torch/nn/run.py(3): call"]
     events = [python_frame(name, place, 990 - place) for place, name in enumerate(launcher)]

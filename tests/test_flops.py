@@ -114,7 +114,7 @@ BACKWARD = {
 FORWARD_FLOPS = 2 * 2 * 6 * 2 * 9 * 36
 
 
-def test_a_grouped_convolution_costs_twice_as_much_backward(tmp_path):
+def test_backward_of_a_grouped_convolution_costs_twice_forward(tmp_path):
     """Unlike in torch's counter, which does not divide the gradient of the weight by the number of groups."""
     events = [testing.op("aten::convolution", 0, 10, **CONVOLUTION)]
     events += [testing.op("aten::convolution_backward", 20, 30, **BACKWARD)]

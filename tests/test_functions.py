@@ -137,7 +137,7 @@ def test_calls_equal_those_of_cprofile(tmp_path):
     assert set(found.values()) == {15, 1}
 
 
-def test_handler_writes_functions_and_the_report_shows_them(tmp_path):
+def test_handler_and_report_contain_the_functions(tmp_path):
     events = [step_mark(0, 0, 90), python_frame("a.py(1): f", 0, 80), python_frame("b.py(2): g", 10, 20)]
     trace = read(testing.write_trace(tmp_path / "t.json", events))
     for options, order in (({}, ["f", "g"]), ({"sort_by": "file", "row_limit": 1}, ["f"])):

@@ -33,7 +33,7 @@ def fuzz(channel, tmp_path):
     return run
 
 
-def test_damaged_traces_are_read_or_refused(fuzz, traces):
+def test_damaged_traces_are_read_or_rejected(fuzz, traces):
     """All that can be made of a trace is made of what is left of some, and nothing is raised but a TraceError."""
     words = ["--cases", "200", "--folders", "0", "--all", "0.02"]
     counts, made, *_ = fuzz(*words, PERFHOOKS_TRACES=str(traces))

@@ -49,7 +49,7 @@ def test_gap_names_its_largest_cause(tmp_path):
     assert table["start_ms"].to_list() == pytest.approx([20, 340, 300, 0])
 
 
-def test_there_are_ten_at_most_the_longest_first(tmp_path):
+def test_table_has_at_most_ten_gaps_by_length(tmp_path):
     events, time = [], MS
     for number in range(1, 15):
         events += work(number, time, time + MS)

@@ -114,7 +114,7 @@ def test_recorded_options_select_the_default_files(option, names):
         ("perfhooks:StepTable", StepTable()),
     ],
 )
-def test_a_handler_is_made_from_its_name_or_a_mapping(wanted, made):
+def test_handler_is_built_from_its_name_or_a_mapping(wanted, made):
     assert handlers.build(wanted) == made
 
 
@@ -199,7 +199,7 @@ def test_handler_that_is_no_dataclass_is_rejected(own):
         perfhooks.Profiler(on_trace_ready=own.NoDataclass())
 
 
-def test_a_handler_defined_inside_a_function_is_refused():
+def test_handler_defined_inside_a_function_is_rejected():
     @dataclass(frozen=True)
     class Local:
         def artifacts(self, capture, trace):
@@ -209,7 +209,7 @@ def test_a_handler_defined_inside_a_function_is_refused():
         perfhooks.Profiler(on_trace_ready=[Local()])
 
 
-def test_a_handler_defined_in_the_script_itself_is_refused(run_script):
+def test_handler_defined_in_the_script_is_rejected(run_script):
     """Its module is ``__main__``, which is another one in another process."""
     done = run_script(f"import perfhooks\n{OURS}{MAKE}")
     assert "handler Count must be a dataclass in a module that can be imported" in done.stdout
@@ -272,7 +272,7 @@ def test_a_wrong_grouping_of_operators_is_found_at_construction(by):
 # --- options that are taken ---
 
 
-def test_kernel_table_keeps_the_costliest_rows_and_their_launchers(tmp_path):
+def test_kernel_table_keeps_the_costliest_rows(tmp_path):
     """Two operators launch the same kernel, and one of them another."""
     events = [testing.step_mark(3, 0, 1000)]
     for number, (name, launched, kernel, spent) in enumerate(

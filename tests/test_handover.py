@@ -64,7 +64,7 @@ def test_finished_window_is_one_log_line_with_its_folder(caplog):
     assert re.search(r"steps 2-3: [\d.]+ .?s", said), said
 
 
-def test_a_trace_that_the_recorder_did_not_write_to_its_end_is_none(monkeypatch, caplog):
+def test_incomplete_trace_of_the_recorder_is_no_trace(monkeypatch, caplog):
     """Kineto says nothing of a disk that is full."""
     monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", lambda _, path: Path(path).write_text('{"a": ['))
     with Profiler(schedule="wait=1 warmup=1 active=2 repeat=1", out="runs", run="r", background=False) as prof:
@@ -111,14 +111,14 @@ def test_run_on_a_network_disk_is_finished_from_a_local_disk(background, monkeyp
     assert Path("runs/r/train-000001-000001/rank0.pt.trace.json.gz").exists()
 
 
-def test_inline_means_that_the_files_are_there_when_step_returns():
+def test_inline_files_exist_when_step_returns():
     with Profiler(schedule="wait=0 warmup=0 active=1", out="runs", run="r", background=False) as prof:
         loop(prof, 1)
         assert Path("runs/r/train-000000-000000/rank0.steps.csv").exists()
 
 
 @pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit])
-def test_a_callable_that_ends_the_training_does_not_cost_the_window(ending):
+def test_callable_that_ends_the_training_keeps_the_window(ending):
     def end(_):
         raise ending
 
@@ -129,7 +129,7 @@ def test_a_callable_that_ends_the_training_does_not_cost_the_window(ending):
     assert facts("train-000000-000000")["artifacts"] == ["rank0.steps.csv"]
 
 
-def test_unsaved_trace_costs_one_line_and_no_other_window(monkeypatch, caplog):
+def test_unsaved_trace_costs_only_its_window(monkeypatch, caplog):
     """As where the disk is full for a while."""
 
     def save(window, path, real=Window.save):
@@ -345,7 +345,7 @@ def test_out_may_be_a_url_into_memory():
     assert "train" in prof.summary()
 
 
-def test_a_remote_folder_that_is_not_there_is_made(tmp_path):
+def test_missing_remote_folder_is_created(tmp_path):
     """Object stores have none; another file system has."""
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "run.json").write_text("{}")
@@ -453,7 +453,7 @@ def test_log_of_the_program_contains_no_perfhooks_lines(monkeypatch, capsys):
     assert capsys.readouterr() == ("", "INFO perfhooks: one\n")
 
 
-def test_a_standard_error_that_was_exchanged_and_closed_is_no_failure(monkeypatch, capsys):
+def test_replaced_and_closed_standard_error_is_no_failure(monkeypatch, capsys):
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     for name, value in (("handlers", []), ("level", logging.NOTSET), ("propagate", True)):
         monkeypatch.setattr(logger, name, value)

@@ -24,7 +24,7 @@ from perfhooks.trace.window import Tables
 MS = 1_000_000
 
 
-def test_a_device_is_busy_with_any_work_within_the_wall_of_a_step(tmp_path):
+def test_device_is_busy_with_any_work_in_the_wall_of_a_step(tmp_path):
     """Where the host launches ahead, a step's work goes on after it, and is that of the next one's wall."""
     events = [step_mark(0, 0, 100), launch(1, 10, 20), kernel(1, 150, 250), launch(2, 20, 30), kernel(2, 260, 340)]
     table = steps.table(read(testing.write_trace(tmp_path / "t.json", events)))
@@ -99,7 +99,7 @@ def test_every_number_of_the_line_is_a_mean_of_the_same_steps(tmp_path):
     assert line == "steps 0-2: 150 ms, 30% backward"
 
 
-def test_steps_of_another_kind_are_named_apart(tmp_path):
+def test_steps_of_another_kind_are_named_separately(tmp_path):
     line = line_of(tmp_path, (150, "backward", 75), (150, "backward", 75), (1500, "validation", 1300))
     assert line == "steps 0-2: 150 ms, 50% backward; 1.5 s if it validates (1 of 3)"
 
@@ -268,7 +268,7 @@ def working(count, *, first=20, period=1, busy=900_000, length=None):
         (20, None, "device busy 90% between its first and last work, idle 20 ms before"),
     ],
 )
-def test_idle_time_around_the_work_of_a_recording_is_apart(tmp_path, first, length, said):
+def test_idle_time_around_the_work_is_stated_separately(tmp_path, first, length, said):
     begin = op("aten::empty", 0, 1000)
     line = headline_of(tmp_path, begin, *working(50, first=first, length=length))
     assert said in line
@@ -280,7 +280,7 @@ def test_headline_covers_the_device_in_all_steps(tmp_path):
 
 
 @pytest.mark.parametrize(("busy", "is_split"), [(850_000, False), (700_000, True)])
-def test_steps_that_the_device_decides_are_not_split_by_host_time(tmp_path, busy, is_split):
+def test_device_bound_steps_are_not_split_by_host_time(tmp_path, busy, is_split):
     """The host waits for most of its time, in whatever part it is."""
     parts = [annotation("forward", 0, 20 * MS), annotation("backward", 20 * MS, 50 * MS)]
     line = headline_of(tmp_path, step_mark(0, 0, 50 * MS), *parts, *working(50, first=0, busy=busy))
@@ -288,7 +288,7 @@ def test_steps_that_the_device_decides_are_not_split_by_host_time(tmp_path, busy
     assert f"device busy {85 if busy > 800_000 else 70}%" in line
 
 
-def test_steps_that_the_host_leaves_behind_are_not_split_by_host_time(tmp_path):
+def test_steps_behind_their_host_are_not_split_by_host_time(tmp_path):
     work = [launch(1, 0, 1 * MS), kernel(1, 1 * MS, 21 * MS), annotation("backward", 0, 2 * MS)]
     line = headline_of(tmp_path, step_mark(0, 0, 2 * MS), *work)
     assert line == "step 0: 2 ms on the host and 20 ms on the device, device busy 50%, idle 50% in calls that launch"

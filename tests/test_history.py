@@ -53,7 +53,7 @@ def test_single_disturbed_run_is_no_change():
 
 
 @pytest.mark.parametrize("count", [4, 10, 30])
-def test_equal_runs_have_a_change_once_in_a_hundred_times_at_most(count):
+def test_equal_runs_rarely_have_a_change(count):
     rng = np.random.default_rng(count)
     series = [rng.normal(0, 0.02, count).tolist() for _ in range(300)]
     assert sum(bool(change_points(each)) for each in series) <= 6  # 3 are expected at most

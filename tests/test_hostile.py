@@ -503,7 +503,7 @@ def test_unknown_format_is_rejected_with_a_remedy(run, which):
 # --- nothing is lost ---
 
 
-def test_a_torn_row_costs_no_other(tmp_path):
+def test_torn_row_does_not_affect_other_rows(tmp_path):
     """As after a full disk."""
     path = tmp_path / "rank0.timeline.csv"
     path.write_text(HEADER + "train,3,wait,1.0,\ntrain,4,wait,2.0,0.1\ntrain,5,wa")
@@ -537,14 +537,14 @@ def test_a_process_that_lives_keeps_its_run(tmp_path):
     Run.open(tmp_path, "same", Job(rank=1), {})
 
 
-def test_path_that_cannot_be_recorded_is_rejected_at_construction(tmp_path):
+def test_path_that_cannot_be_recorded_raises_at_construction(tmp_path):
     from perfhooks.run.remote import check_out
 
     with pytest.raises(PerfhooksError, match="the recorder cannot save"):
         check_out(tmp_path / "a\nb")
 
 
-def test_a_folder_for_temporary_files_of_another_user_is_not_used(tmp_path, monkeypatch):
+def test_temporary_folder_of_another_user_is_not_used(tmp_path, monkeypatch):
     from perfhooks.run import remote
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -83,7 +83,7 @@ def test_distinct_values_of_all_arrays_are_sorted(lists):
 
 
 @pytest.mark.parametrize("room", ["trace", "findings"])
-def test_sets_of_many_values_are_made_by_sorting(room):
+def test_sets_of_many_values_are_built_by_sorting(room):
     """NumPy's set functions hash since 2.3: of a million values that takes 200 times as long, and grows faster."""
     files = (Path(intervals.__file__).parents[1] / room).glob("*.py")
     used = [path.name for path in files if re.search(r"np\.(?:union1d|setdiff1d|intersect1d)", path.read_text("utf-8"))]

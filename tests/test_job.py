@@ -60,7 +60,7 @@ def slurm(rank=0, step=0, **more):
     return {"SLURM_JOB_ID": 77, "SLURM_STEP_ID": step, "SLURM_PROCID": rank, "SLURM_STEP_NUM_TASKS": 4, **more}
 
 
-def test_without_a_launcher_a_process_is_alone(job):
+def test_process_without_a_launcher_is_alone(job):
     assert job() == Job(node=platform.node())
 
 
@@ -98,7 +98,7 @@ def test_ranks_of_a_launch_share_an_identity_across_restarts(job, nodes, run_id)
 
 
 @pytest.mark.parametrize("run_id", [UUID, "mine", "none"])
-def test_the_next_job_on_the_same_port_of_a_node_has_another_identity(job, run_id):
+def test_next_job_on_the_same_port_has_another_identity(job, run_id):
     first, second = (job(**torchrun(launch=launch, run_id=run_id)).identity for launch in ("aaaa", "bb_b"))
     assert first != second
     assert first.endswith("aaaa")

@@ -204,7 +204,7 @@ def test_a_number_that_counts_no_device_is_null(tmp_path):
     assert row["device"] is None
 
 
-def test_without_device_work_the_tables_are_empty(tmp_path):
+def test_tables_without_device_work_are_empty(tmp_path):
     trace = trace_of(tmp_path, [op("a", 0, 10)])
     assert kernels.table(trace).is_empty()
     assert kernels.by_launch(trace).is_empty()

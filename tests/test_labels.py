@@ -69,7 +69,7 @@ def test_labels_of_torch_and_step_parts_are_not_own(trace):
     ]
 
 
-def test_hooks_of_lightning_are_not_the_users_labels(tmp_path):
+def test_hooks_of_lightning_are_no_labels_of_the_user(tmp_path):
     names = ("[Strategy]DDPStrategy.backward", "[LightningModule]Net.on_fit", "[_EvaluationLoop].val_next", "[mine] a")
     events = [annotation(name, 10 * place, 10 * place + 5) for place, name in enumerate(names)]
     table = labels.table(read(testing.write_trace(tmp_path / "t.json", events)))
@@ -77,7 +77,7 @@ def test_hooks_of_lightning_are_not_the_users_labels(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a100-ddp2-train-3steps", "sampled-128ranks-rank0"])
-def test_recorded_labels_have_the_times_of_the_table_of_operators(recordings, name):
+def test_recorded_labels_have_the_times_of_the_operator_table(recordings, name):
     found = read(recordings / f"{name}.json.gz")
     wanted = operators.table(found)
     wanted = {row["name"]: row for row in wanted.iter_rows(named=True) if row["kind"] == "annotation"}

@@ -138,7 +138,7 @@ def test_run_file_names_the_event_that_ends_a_step(launched):
     assert "imports" in page["startup"]["phase"]
 
 
-def test_run_folder_beside_threads_costs_the_main_thread_no_call(tmp_path):
+def test_run_folder_beside_threads_adds_no_main_thread_call(tmp_path):
     """Each system call would let the threads take the interpreter; without threads, another thread gains nothing."""
     outputs = {}
     for number in (0, 8):
@@ -337,7 +337,7 @@ def test_ranks_of_torchrun_share_one_run(tmp_path):
     assert {path.resolve() for path in (tmp_path / "perf").iterdir()} == {tmp_path / "perf/it"}
 
 
-def test_a_users_own_sitecustomize_runs_too(tmp_path):
+def test_sitecustomize_of_the_user_runs_too(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.HIS_OWN = True")
     code, out, err = done(
         tmp_path, *RUN, sys.executable, "-c", "print(HIS_OWN); import sys; print(sys.path[1])",

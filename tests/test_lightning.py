@@ -96,7 +96,7 @@ def test_trainer_with_a_torch_profiler_is_not_recorded(tmp_path, caplog):
 # --- which steps ---
 
 
-def test_a_training_is_profiled_at_the_steps_that_the_schedule_draws(tmp_path):
+def test_training_is_profiled_at_the_scheduled_steps(tmp_path):
     callback = profiler(tmp_path, TWO_WINDOWS)
     fit(tmp_path, callback, steps=5, max_epochs=2)
     assert windows(callback, tmp_path) == {"train-000003-000004": [3, 4], "train-000007-000008": [7, 8]}
@@ -147,7 +147,7 @@ def test_validation_window_inside_a_training_window_is_skipped(tmp_path, caplog)
     assert "another profiler is recording" in caplog.text
 
 
-def test_validation_inside_a_training_window_is_a_part_of_the_step(tmp_path):
+def test_validation_in_a_training_window_is_a_part_of_the_step(tmp_path):
     callback = profiler(tmp_path, "wait=1 warmup=0 active=3 repeat=1", on_trace_ready=["trace", "steps"])
     fit(tmp_path, callback, steps=6, val=4, val_check_interval=2)
     rows = tables(callback, tmp_path)["train-000001-000003"]
@@ -284,7 +284,7 @@ def test_copy_of_the_callback_continues_counting(tmp_path):
     assert [callback.profilers["train"].step_num, again.profilers["train"].step_num] == [5, 10]
 
 
-def test_checkpoint_without_perfhooks_state_restarts_the_schedule(tmp_path):
+def test_checkpoint_without_perfhooks_restarts_the_schedule(tmp_path):
     made = trainer(tmp_path)
     made.fit(Tiny(), batches(4))
     made.save_checkpoint(tmp_path / "other.ckpt")
@@ -293,7 +293,7 @@ def test_checkpoint_without_perfhooks_state_restarts_the_schedule(tmp_path):
     assert windows(callback, tmp_path) == {"train-000003-000004": [3, 4]}
 
 
-def test_testing_a_checkpoint_does_not_turn_the_counts_back(tmp_path):
+def test_testing_a_checkpoint_keeps_the_counts(tmp_path):
     callback = profiler(tmp_path, {"train": TWO_WINDOWS, "validate": "wait=100 warmup=0 active=1"})
     made = checkpoint_at(tmp_path, callback, 4, tmp_path / "half.ckpt")
     made.fit_loop.max_epochs = 2
@@ -303,7 +303,7 @@ def test_testing_a_checkpoint_does_not_turn_the_counts_back(tmp_path):
     assert {stage: each.step_num for stage, each in callback.profilers.items()} == {"train": 8, "validate": 5}
 
 
-def test_a_checkpoint_before_the_first_validation_keeps_its_count(tmp_path):
+def test_checkpoint_before_the_first_validation_keeps_its_count(tmp_path):
     schedule = {"validate": "wait=4 warmup=0 active=1 repeat=1"}
     first = profiler(tmp_path, schedule, run="first")
     made = fit(tmp_path, first, steps=2, val=3)
@@ -442,7 +442,7 @@ def slow_steps_of(tmp_path, line_of):
     return rows[10].cause, rows[20].cause
 
 
-def test_a_slow_step_under_accumulation_has_its_cause_and_its_line(tmp_path, monkeypatch):
+def test_slow_step_with_accumulation_has_its_cause_and_line(tmp_path, monkeypatch):
     """Of four micro-batches, the second of update 10 computes long, and the first of update 20 comes late.
 
     The cause is unknown if too little is known of the usual steps of this short training: then it trains again.

@@ -103,7 +103,7 @@ def test_forms_of_a_schedule_work_in_configuration_files(schedule, tmp_path, mon
 
 
 @pytest.mark.parametrize("handlers", ["stacks", ["default"], {"type": "operators", "by": ["shapes"]}, None], ids=str)
-def test_handlers_are_given_by_name(handlers, tmp_path, monkeypatch):
+def test_handlers_can_be_names(handlers, tmp_path, monkeypatch):
     from_file = configured(tmp_path, monkeypatch, {"on_trace_ready": handlers}, run=False)
     in_python = ProfilerCallback(on_trace_ready=handlers)
     assert (

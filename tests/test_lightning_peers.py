@@ -75,7 +75,7 @@ def test_4_resumed_training_neither_crashes_nor_restarts(tmp_path):
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, "SIGTERM"])
-def test_5_an_exception_loses_no_trace_and_leaves_no_profiler_running(error, tmp_path):
+def test_5_exception_keeps_the_trace_and_ends_the_profiler(error, tmp_path):
     """There: no file, and the recorder stays on."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 

@@ -104,7 +104,7 @@ class Saving(Tiny):
         time.sleep(0.03)
 
 
-def test_a_checkpoint_that_is_saved_in_a_validation_is_a_checkpoint(tmp_path):
+def test_checkpoint_saved_in_a_validation_is_a_checkpoint(tmp_path):
     callback = profiler(tmp_path, WINDOW)
     fit(tmp_path, callback, steps=6, val=1, module=Saving(), val_check_interval=3, num_sanity_val_steps=0)
     (row,) = (found for found in map(parts, tables(callback, tmp_path)[FOLDER]) if found["validation"])
@@ -119,7 +119,7 @@ class Stream(torch.utils.data.IterableDataset):
         return iter(torch.ones(6, 4))
 
 
-def test_the_wait_for_the_first_batch_of_an_epoch_is_a_wait_for_data(tmp_path):
+def test_wait_for_the_first_batch_of_an_epoch_is_a_wait_for_data(tmp_path):
     callback = profiler(tmp_path, "wait=2 warmup=0 active=2 repeat=1")
     made = trainer(tmp_path, callback, max_epochs=2)
     made.fit(Tiny(), DataLoader(Stream(), batch_size=2))
@@ -234,7 +234,7 @@ class Strict(Profiler):
         assert self.open.pop() == action_name
 
 
-def test_a_profiler_of_the_users_keeps_its_own_methods_and_its_pairs(tmp_path):
+def test_profiler_of_the_user_keeps_its_methods_and_pairs(tmp_path):
     class Noting(Tiny):
         def training_step(self, batch, batch_idx):
             self.trainer.profiler.note(batch_idx)
@@ -294,7 +294,7 @@ class Deep(Tiny):
         return super().loss(self.recursive(self.again(self.shared(batch))))
 
 
-def test_module_names_are_in_the_trace_on_request_and_only_there(tmp_path):
+def test_module_names_are_in_the_trace_only_on_request(tmp_path):
     module = Deep()
     callback = profiler(tmp_path, WINDOW, module_names=True, on_trace_ready="trace")
     fit(tmp_path, callback, steps=6, module=module)
@@ -332,7 +332,7 @@ def compilations():
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 @pytest.mark.parametrize("how", ["whole module", "a layer", "in place", "a function"])
 @pytest.mark.parametrize("first", [0, 2], ids=["compiled inside the window", "compiled before it"])
-def test_module_names_leave_compiled_code_alone(how, first, tmp_path, compilations):
+def test_module_names_leave_compiled_code_unchanged(how, first, tmp_path, compilations):
     """What torch.compile first sees inside the window it compiles once more after it: it guards the number of hooks."""
     backend, graphs = compilations
     module = Deep()

@@ -34,7 +34,7 @@ def logged(logger, name):
     return {int(row["step"]): float(row[name]) for row in rows if row.get(name)}
 
 
-def test_a_window_is_logged_at_the_trainers_step_of_its_last_step(tmp_path):
+def test_window_is_logged_at_the_trainer_step_of_its_last_step(tmp_path):
     logger = CSVLogger(tmp_path)
     callback = profiler(tmp_path, WINDOWS)
     fit(tmp_path, callback, steps=10, module=Logging(), logger=logger, log_every_n_steps=1)

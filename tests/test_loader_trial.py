@@ -78,7 +78,7 @@ def test_waiting_workers_are_measured_in_parallel_and_removed():
 
 
 @pytest.mark.parametrize(("free_mb", "has_room"), [(1600, True), (1599, False), (None, True)])
-def test_workers_side_by_side_take_half_of_the_free_memory_at_most(monkeypatch, free_mb, has_room):
+def test_parallel_workers_take_at_most_half_of_the_free_memory(monkeypatch, free_mb, has_room):
     """Eight of 100 MB, as the largest worker so far; where nobody knows what is free they are tried."""
     trial = loader_trial._Trial(DataLoader(Sleepy()), Loader(num_workers=2), 1.0)
     trial._runners = {LoaderSetting(count, 2): SimpleNamespace(memory=count * 50 << 20) for count in (1, 2)}
@@ -271,7 +271,7 @@ def test_error_of_perfhooks_is_reported_as_such(tmp_path, monkeypatch, caplog):
     assert (ends, caplog.text) == ([0], "")
 
 
-def test_other_ranks_than_the_first_end_there(tmp_path):
+def test_ranks_other_than_the_first_end_before_the_trial(tmp_path):
     done, said = run(tmp_path, "fork", RANK="1", WORLD_SIZE="2", LOCAL_RANK="1", MASTER_PORT="1")
     assert said == ["validated"] * 2
     assert done.returncode == 1

@@ -158,7 +158,7 @@ def test_markdown_with_hundreds_of_files_has_at_most_2000_tokens(tmp_path):
     assert all(line.endswith((".txt", ".json", ".csv", ".gz")) for line in text.splitlines() if line.startswith("- /"))
 
 
-def test_a_summary_of_the_whole_is_no_table(run):
+def test_summary_of_the_run_is_no_table(run):
     assert isinstance(shown(run, "--table", "steps").exception, OptionError)
 
 

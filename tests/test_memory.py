@@ -78,7 +78,7 @@ def test_memory_over_time_equals_the_allocator_values(tmp_path):
     ]
 
 
-def test_without_totals_sizes_are_summed(tmp_path):
+def test_sizes_are_summed_without_totals(tmp_path):
     trace = opened(tmp_path, [event(10, 64, 1, -1), event(20, 32, 2, -1), event(30, -64, 1, -1)])
     assert memory.over_time(trace)["allocated_bytes"].to_list() == [64, 96, 32]
     assert memory.alive_at_peak(trace)["bytes"].sum() == 96
@@ -162,7 +162,7 @@ steps = st.lists(
 
 @pytest.mark.slow
 @given(steps, st.integers(0, 100))
-def test_memory_is_conserved_whatever_is_allocated(tmp_path_factory, rows, before):
+def test_memory_is_conserved_for_random_allocations(tmp_path_factory, rows, before):
     """Each address is allocated and released in turn."""
     events, held, level = [], {}, {}
     for time, (address, size, device) in enumerate(rows):
@@ -203,6 +203,6 @@ def test_handler_writes_two_files_and_keeps_the_peak(rows, tmp_path):
 
 
 @pytest.mark.parametrize("rows", [0, "many", True])
-def test_a_number_of_rows_that_cannot_be_is_refused(rows):
+def test_invalid_number_of_rows_is_rejected(rows):
     with pytest.raises(OptionError, match="rows must be an integer >= 1"):
         Memory(rows=rows)

@@ -114,7 +114,7 @@ def test_no_event_is_lost_or_changed_but_for_its_place_and_time(run):
             }
 
 
-def test_clocks_and_bases_are_brought_together(run):
+def test_clocks_and_time_bases_are_aligned(run):
     """To the nanosecond: rank 1's clock is 2 ms ahead, and rank 2 counts from 5 us later."""
     found = merged(merge(run))
     starts = {event["args"]["Ev"] if "Ev" in event.get("args", {}) else event["name"]: event["ts"]
@@ -140,7 +140,7 @@ def test_traces_without_readable_events_give_an_empty_trace(run, text, problems)
     assert len(result.problems) == problems
 
 
-def test_links_of_different_ranks_stay_apart(run):
+def test_links_of_different_ranks_stay_separate(run):
     found = merged(merge(run))["traceEvents"]
     ids = [(event["ph"], event["id"]) for event in found if event["ph"] in ("s", "f")]
     assert len(set(ids)) == 6
@@ -187,7 +187,7 @@ def test_ranks_can_be_chosen_and_the_file_named(run, tmp_path):
     assert len({event["pid"] // 1000 for event in merged(result)["traceEvents"]}) == 2
 
 
-def test_of_a_run_the_latest_window_is_merged(run):
+def test_latest_window_of_a_run_is_merged(run):
     late = run / "train-000110-000112"
     late.mkdir()
     for path in (run / WINDOW).glob("rank0.*"):
@@ -197,7 +197,7 @@ def test_of_a_run_the_latest_window_is_merged(run):
     assert merge(run).path.parent == late
 
 
-def test_a_broken_trace_costs_only_its_own_rank(run):
+def test_broken_trace_affects_only_its_rank(run):
     path = run / WINDOW / "rank1.pt.trace.json.gz"
     path.write_bytes(path.read_bytes()[:-40])
     (run / WINDOW / "rank0.pt.trace.json").write_text('{"no": "events"}')

@@ -159,7 +159,7 @@ def test_lost_work_of_a_late_device_may_run_in_the_next_step(tmp_path):
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_work_without_launches_counts_in_the_step_of_its_operator(tmp_path, lost):
+def test_work_without_launches_counts_for_its_operator(tmp_path, lost):
     """A device that is behind runs few kernels during the first step, but none is lost."""
     events = [event for event in behind() if event.get("cat") != "cuda_runtime"]
     gone = [event for event in events if event.get("cat") == "kernel" and event["args"]["External id"] > 20][:10]
@@ -204,7 +204,7 @@ def test_another_clock_without_launches_empties_all(tmp_path):
     assert is_empty(table, *STEPS)
 
 
-def test_without_marks_the_clock_of_the_host_counts(tmp_path):
+def test_host_clock_counts_without_marks(tmp_path):
     events = [event for event in training(offset=-(10**18)) if "ProfilerStep" not in event["name"]]
     _, table, _ = seen(tmp_path, events)
     assert table["wall_ms"].item() < 50

@@ -91,7 +91,7 @@ def test_a_flexible_runner_is_profiled_like_the_other(tmp_path):
 
 
 @pytest.mark.usefixtures("even_pace")
-def test_without_a_schedule_a_window_begins_once_the_pace_has_settled(tmp_path):
+def test_default_window_begins_after_step_times_have_settled(tmp_path):
     assert names(trained(tmp_path, {"type": "perfhooks_mmengine.ProfilerHook"})) == ["train-000012-000014"]
 
 
@@ -393,7 +393,7 @@ def test_training_resumed_inside_a_window_waits_for_the_next(tmp_path, monkeypat
 
 
 @pytest.mark.filterwarnings(*LOADING)
-def test_updates_and_validations_are_counted_on_from_the_checkpoint(tmp_path, monkeypatch):
+def test_updates_and_validations_continue_from_the_checkpoint(tmp_path, monkeypatch):
     schedule = {"train": "wait=3 warmup=0 active=2", "val": "wait=6 warmup=0 active=2 repeat=1"}
     first, second = resumed(
         tmp_path,
@@ -412,7 +412,7 @@ def test_updates_and_validations_are_counted_on_from_the_checkpoint(tmp_path, mo
 
 
 @pytest.mark.filterwarnings(*LOADING)
-def test_weights_alone_resume_no_schedule(tmp_path, monkeypatch):
+def test_weights_without_a_resumption_restart_the_schedule(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     checkpoint = {"checkpoint": {"type": "CheckpointHook", "interval": 6, "by_epoch": False}}
     make = {"step_unit": "optimizer", "schedule": AT_ONCE}
@@ -440,7 +440,7 @@ def test_loops_have_separate_schedules_numbers_and_windows(tmp_path):
         assert parts(rows(window)[-1]) >= {"data", "transfer", "forward"}
 
 
-def test_a_window_that_the_end_of_a_validation_cuts_short_is_partial(tmp_path):
+def test_window_cut_by_the_end_of_a_validation_is_partial(tmp_path):
     made = trained(tmp_path, ProfilerHook(schedule={"val": "wait=3 warmup=0 active=5 repeat=1"}), **validation())
     (window,) = windows(made)
     assert window.name == "validate-000003-000007"
@@ -448,7 +448,7 @@ def test_a_window_that_the_end_of_a_validation_cuts_short_is_partial(tmp_path):
     assert steps(made) == [3, 4]
 
 
-def test_validation_inside_a_training_window_belongs_to_that_window(tmp_path, caplog):
+def test_validation_in_a_training_window_belongs_to_the_window(tmp_path, caplog):
     loop = {"by_epoch": False, "max_iters": 10, "val_interval": 4}
     schedule = {"train": "wait=2 warmup=0 active=6 repeat=1", "val": AT_ONCE}
     made = trained(tmp_path, ProfilerHook(schedule=schedule), train_cfg=loop, **validation())
@@ -456,7 +456,7 @@ def test_validation_inside_a_training_window_belongs_to_that_window(tmp_path, ca
     assert "another profiler is recording" in caplog.text
 
 
-def test_runner_val_and_runner_test_alone_are_profiled(tmp_path):
+def test_single_runner_val_and_runner_test_are_profiled(tmp_path):
     made = runner(tmp_path, ProfilerHook(schedule={"val": AT_ONCE, "test": AT_ONCE}), **validation(), **on_test())
     made.val()
     made.test()
@@ -594,7 +594,7 @@ def test_checkpoint_keeps_the_count_of_an_idle_loop(tmp_path):
     assert (checkpoint["perfhooks"], later["perfhooks"]) == ({"validate": 3}, {"validate": 4})
 
 
-def test_an_idle_iteration_costs_little(tmp_path):
+def test_idle_iteration_costs_little(tmp_path):
     hook = ProfilerHook(schedule="wait=1000000 warmup=1 active=1")
     made = trained(tmp_path, hook)
     hook.before_train(made)

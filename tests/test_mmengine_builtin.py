@@ -93,7 +93,7 @@ def test_arguments_of_mmengines_hook_are_accepted():
     ],
     ids=str,
 )
-def test_by_epoch_and_profile_times_mean_the_same_as_in_mmengine(tmp_path, config, train_cfg, iterations):
+def test_by_epoch_and_profile_times_equal_those_of_mmengine(tmp_path, config, train_cfg, iterations):
     path = tmp_path / "trace.json"
     config = {"type": "perfhooks_mmengine.ProfilerHook", "json_trace_path": str(path), **config}
     done = trained(tmp_path, config, train_cfg=train_cfg)
@@ -125,7 +125,7 @@ def test_arguments_that_mmengine_rejects_raise_at_construction(wrong):
         ProfilerHook(**wrong)
 
 
-def test_more_iterations_than_there_are_is_an_error_before_the_first(tmp_path):
+def test_too_many_iterations_are_an_error_before_the_first(tmp_path):
     reached = []
 
     class Look(Hook):
@@ -147,7 +147,7 @@ def test_mmengine_arguments_without_a_schedule_record_an_epoch(tmp_path, monkeyp
     assert recorded(done) == list(range(8))
 
 
-def test_with_a_handler_of_mmengines_too(tmp_path):
+def test_handlers_of_mmengine_can_be_added(tmp_path):
     done = trained(tmp_path, {"type": "perfhooks_mmengine.ProfilerHook", "on_trace_ready": {"type": "tb_trace"}})
     (trace,) = (Path(done.log_dir) / "tf_tracing_logs").iterdir()
     events = json.loads(trace.read_text())["traceEvents"]
@@ -160,7 +160,7 @@ def test_schedule_overrides_mmengines_own_arguments(tmp_path):
     assert recorded(done) == marks(tmp_path / "a.json") == [10, 11]
 
 
-def test_defaults_record_one_window_after_step_times_have_settled(tmp_path):
+def test_defaults_record_one_window_after_times_have_settled(tmp_path):
     done = trained(tmp_path, {"type": "perfhooks_mmengine.ProfilerHook"}, length=80)
     first, *others = (int(row["step"]) for row in rows(windows(done)[0]))
     assert 10 <= first <= 52
@@ -185,7 +185,7 @@ def test_activities_follow_mmengine_and_any_device(monkeypatch):
     assert builtin.activities(False, True) == [activity.PrivateUse1]
 
 
-def test_a_device_that_is_not_there_is_a_log_line(tmp_path, caplog):
+def test_missing_device_is_a_log_line(tmp_path, caplog):
     if torch.profiler.supported_activities() != {torch.profiler.ProfilerActivity.CPU}:
         pytest.skip("there is a device")
     done = trained(tmp_path, ProfilerHook(by_epoch=False, profile_times=2, activity_with_cuda=True))
@@ -194,7 +194,7 @@ def test_a_device_that_is_not_there_is_a_log_line(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("level", ["INFO", "ERROR"])
-def test_log_trace_is_in_the_log_whatever_its_level(tmp_path, level):
+def test_log_trace_is_in_the_log_at_any_level(tmp_path, level):
     """mmengine's own prints its table."""
     table = ConfigDict(type="log_trace", sort_by="self_cpu_time_total", row_limit=3)
     done = trained(tmp_path, ProfilerHook(by_epoch=True, on_trace_ready=table), log_level=level)
@@ -355,7 +355,7 @@ def test_1_recording_can_be_longer_than_an_epoch(tmp_path):
     assert set(marks(path)) >= set(range(12))
 
 
-def test_2_test_and_val_alone_do_not_build_the_training(tmp_path):
+def test_2_single_test_and_val_do_not_build_the_training(tmp_path):
     class Unbuildable(torch.utils.data.Dataset):
         def __init__(self):
             raise AssertionError("the training's data were built")
@@ -406,7 +406,7 @@ def test_5_a_window_that_never_began_is_a_message(tmp_path, caplog):
     assert "no window has been recorded: 1 step ended; the first window is step 6" in caplog.text
 
 
-def test_6_the_folder_of_the_json_is_made(tmp_path):
+def test_6_folder_of_the_json_is_created(tmp_path):
     path = tmp_path / "no" / "such" / "folder" / "trace.json"
     trained(tmp_path, ProfilerHook(by_epoch=True, json_trace_path=str(path)))
     assert path.exists()

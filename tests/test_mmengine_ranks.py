@@ -41,7 +41,7 @@ def test_ranks_option_selects_recording_ranks(folder):
     assert {path.name.split(".")[0] for path in window.iterdir() if not path.name.startswith(".")} == {"rank0"}
 
 
-def test_the_json_of_the_first_rank_has_the_name_that_was_given(folder):
+def test_json_of_the_first_rank_has_the_requested_name(folder):
     traces = {path.name: json.loads(path.read_text()) for path in folder.glob("*trace.json")}
     assert {name: trace["distributedInfo"]["rank"] for name, trace in traces.items()} == {
         "trace.json": 0,

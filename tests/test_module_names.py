@@ -76,7 +76,7 @@ def said_and_true(trace):
 
 
 @pytest.mark.recorder
-def test_modules_bear_the_names_of_the_model(tmp_path):
+def test_modules_have_the_names_of_the_model(tmp_path):
     """Whatever the order of calls; the loss is no model, a module of two names has the first, the root has none."""
     net, loss = labelled(Net()), torch.nn.MSELoss()
 
@@ -97,7 +97,7 @@ def test_modules_bear_the_names_of_the_model(tmp_path):
 
 
 @pytest.mark.recorder
-def test_modules_of_two_models_have_their_class_before_their_name(tmp_path):
+def test_modules_of_two_models_have_their_class_as_prefix(tmp_path):
     net, other = Net(), torch.nn.Sequential(torch.nn.Linear(4, 4))
     trace = recorded(tmp_path, lambda: (net(torch.randn(3, 4)), other(torch.randn(3, 4))))
     names = {name for name in modules.table(trace)["qualified_name"] if name}
@@ -223,7 +223,7 @@ def test_deleted_module_leaves_all_without_names():
     assert order.names() == {}
 
 
-def test_of_more_modules_than_are_noted_none_is_named(monkeypatch):
+def test_too_many_modules_leave_all_without_names(monkeypatch):
     """The recorder goes on numbering them, so that later names would be those of others."""
     monkeypatch.setattr(module_order, "_MAX_MODULES", 3)
     model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(4)))

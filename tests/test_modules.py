@@ -173,7 +173,7 @@ def test_report_keeps_the_regions_with_most_device_time(tmp_path, monkeypatch):
     assert details["modules"]["count"] == 25
 
 
-def test_without_stacks_there_are_the_regions_of_cuda_graphs_alone(tmp_path):
+def test_regions_of_cuda_graphs_need_no_stacks(tmp_path):
     found = table(tmp_path, [each for each in replayed() if each["cat"] != "python_function"])
     assert times(found, "forward_device_ms", "backward_device_ms") == {"mlp": (73, 7), "attention": (20, 0)}
     assert modules.model(read(tmp_path / "t.json"), found) is None

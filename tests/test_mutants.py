@@ -112,7 +112,7 @@ def test_tree_stays_unchanged(told, tree):
     assert (tree / "perfhooks/dist/sums.py").read_text() == MODULE
 
 
-def test_changed_function_is_tested_with_its_callers_and_new_tests(told, tree, tmp_path):
+def test_changed_function_is_tested_with_callers_and_new_tests(told, tree, tmp_path):
     shutil.copytree(tree, tmp_path / "project")
     module = tmp_path / "project/perfhooks/dist/sums.py"
     module.write_text(MODULE.replace("value + 1", "1 + value", 1))

@@ -288,7 +288,7 @@ def test_next_recorder_needs_the_host(recorder):
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_its_windows_have_the_work_of_the_device():
+def test_windows_on_a_gpu_contain_device_work():
     pytest.importorskip("cupti")
     on_device = torch.ones(512, 512, device="cuda")
     with Profiler(activities=words(), schedule=SCHEDULE, out="perf", run="r", background=False) as prof:

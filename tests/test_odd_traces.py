@@ -36,7 +36,7 @@ def test_types_are_recognized_in_upper_and_lower_case(tmp_path, spelled):
 
 
 @pytest.mark.parametrize("spelled", ["Posit16", "", "c10::complex<Half>"])
-def test_an_unknown_type_costs_the_bytes_of_its_operator(tmp_path, spelled):
+def test_unknown_type_leaves_the_bytes_of_its_operator_unknown(tmp_path, spelled):
     assert bytes_per_second(tmp_path, spelled) is None
 
 

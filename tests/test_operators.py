@@ -140,7 +140,7 @@ def test_child_with_the_name_of_its_parent_beside_another_counts(tmp_path):
     assert table(tmp_path, events)["a"]["count"] == 2
 
 
-def test_memory_belongs_to_whatever_ran_then_on_any_thread(tmp_path):
+def test_memory_belongs_to_slices_of_that_time_on_any_thread(tmp_path):
     """Both ends of a slice count as inside."""
     events = [testing.op("a", 10, 20), testing.op("b", 20, 30, tid=7), testing.memory(20, 64), testing.memory(40, -16)]
     found = table(tmp_path, events)
@@ -222,7 +222,7 @@ slices = st.lists(
 
 @pytest.mark.slow
 @given(slices)
-def test_exclusive_time_sums_to_the_time_in_which_anything_ran(tmp_path_factory, made):
+def test_exclusive_time_sums_to_the_time_with_running_calls(tmp_path_factory, made):
     """On each thread, with calls and operators among each other; whatever has a name that torch merges, too."""
     events, ran = [testing.memory(5, 64)], {1: set(), 2: set()}
     for place, (name, start, span, tid, call) in enumerate(made):
@@ -260,7 +260,7 @@ def check_groups(trace, by):
 
 @pytest.mark.recorder
 @pytest.mark.parametrize("by", [*((group,) for group in operators.GROUPS), operators.GROUPS])
-def test_groups_sum_to_the_whole(by, tmp_path):
+def test_groups_sum_to_the_table(by, tmp_path):
     prof = train(record_shapes=True, with_stack=True, profile_memory=True)
     prof.export_chrome_trace(str(tmp_path / "t.json"))
     check_groups(read(tmp_path / "t.json"), by)
@@ -268,7 +268,7 @@ def test_groups_sum_to_the_whole(by, tmp_path):
 
 @pytest.mark.parametrize("by", operators.GROUPS)
 @pytest.mark.parametrize("name", ["h100-bert-small", "b200-eager-stacks-shapes", "a100-ddp2-train"])
-def test_groups_of_any_gpu_sum_to_the_whole(name, by, traces):
+def test_groups_of_any_gpu_sum_to_the_table(name, by, traces):
     check_groups(read(traces / f"{name}.json.gz"), by)
 
 

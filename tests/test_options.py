@@ -78,7 +78,7 @@ def test_invalid_experimental_config_is_rejected():
     reason="this torch knows no such option",
 )
 @pytest.mark.parametrize("wrong", [-1.0, "soon"])
-def test_a_timeout_below_zero_is_refused(wrong):
+def test_negative_timeout_is_rejected(wrong):
     with pytest.raises(perfhooks.OptionError, match="post_processing_timeout_s must be non-negative, in seconds, got"):
         Profiler(post_processing_timeout_s=wrong)
 
@@ -87,7 +87,7 @@ CPU = torch.profiler.ProfilerActivity.CPU
 
 
 @pytest.mark.parametrize("wanted", [[CPU, CPU], [3]])
-def test_activities_that_torch_refuses_are_refused_at_construction(wanted):
+def test_activities_that_torch_rejects_raise_at_construction(wanted):
     with pytest.raises(perfhooks.OptionError, match="activities"):
         Profiler(activities=wanted)
 
@@ -159,6 +159,6 @@ def test_minimum_of_an_option_is_accepted_and_less_is_rejected(name, least, belo
 
 
 @pytest.mark.parametrize("out", ["", 3, b"runs"])
-def test_a_folder_that_is_no_path_is_refused(out):
+def test_folder_that_is_no_path_is_rejected(out):
     with pytest.raises(perfhooks.OptionError, match="out must be a path"):
         perfhooks.Profiler(out=out)

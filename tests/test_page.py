@@ -257,7 +257,7 @@ def test_operators_are_searched_sorted_and_grouped(chromium, traces, tmp_path):
     assert "Input shapes" in texts(chromium, "#operators th")
 
 
-def test_the_flame_graph_zooms_by_hand_and_by_key_and_is_searched(chromium, traces, tmp_path):
+def test_flame_graph_zooms_by_mouse_and_key_and_has_a_search(chromium, traces, tmp_path):
     chromium.open(of_trace(traces / "h100-bert-small.json.gz", tmp_path))
     show_all = "[...document.querySelectorAll('#flame button')].find(each => each.textContent === 'Show all').click()"
     chromium.run(show_all)
@@ -689,7 +689,7 @@ def test_run_without_a_window_has_a_report(chromium, tmp_path):
     assert HOSTILE in texts(chromium, ".slow-line")[0]
 
 
-def test_the_picture_of_a_flame_graph_zooms(chromium, traces, tmp_path):
+def test_svg_flame_graph_zooms(chromium, traces, tmp_path):
     found = flames.tree(stacks.summed(read(traces / "h100-bert-small.json.gz")))
     (tmp_path / "flame.svg").write_text(svg.flame(found, title=HOSTILE), encoding="utf-8")
     chromium.open(tmp_path / "flame.svg", ready="document.querySelector('.frame')")

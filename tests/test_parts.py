@@ -62,7 +62,7 @@ def test_a_closure_is_no_part_of_its_optimizer(tmp_path):
     assert parts(tmp_path, events) == {"optimizer": 500, "forward": 100, "backward": 200, "other": 200}
 
 
-def test_stacks_show_whole_calls(tmp_path):
+def test_stacks_extend_parts_to_full_calls(tmp_path):
     """Of modules, of the backward pass and of what saves a checkpoint."""
     events = [
         *(python_frame("nn.Module: Net_0", 0, 100), python_frame("nn.Module: Linear_0", 10, 50)),

@@ -149,7 +149,7 @@ def test_rule_gets_values_and_texts_of_the_window(rule, found):
         ),
     ],
 )
-def test_broken_rule_is_one_warning_and_costs_no_finding(rule, found, caplog, body, problem):
+def test_broken_rule_is_one_warning_and_keeps_other_findings(rule, found, caplog, body, problem):
     before = found()
     rule(body)
     assert [found(), found()] == [before, before]
@@ -200,7 +200,7 @@ def test_unusable_rule_is_one_warning(rule, found, caplog, name, value, problem)
     assert caplog.text.count(f"The rule {name!r} of a plugin is skipped: {problem}") == 1
 
 
-def test_handler_that_cannot_be_imported_is_an_error_at_construction(tmp_path, monkeypatch):
+def test_handler_that_cannot_be_imported_raises_at_construction(tmp_path, monkeypatch):
     install(tmp_path / "site", "raise RuntimeError('too old')", {plugins.HANDLERS: {"mine": "example_plugin:Own"}})
     monkeypatch.syspath_prepend(tmp_path / "site")
     with pytest.raises(OptionError, match=r"handler 'mine' cannot be imported: RuntimeError: too old"):

@@ -45,7 +45,7 @@ def test_single_rank_is_read(tmp_path, count):
 
 
 @pytest.mark.parametrize("pid", [None, 1])
-def test_two_fused_ranks_are_refused(tmp_path, pid):
+def test_two_fused_ranks_are_rejected(tmp_path, pid):
     """In containers both may be process 1."""
     fused = rank(0, pid=pid)
     fused["traceEvents"] += rank(1, pid=pid)["traceEvents"]
@@ -63,7 +63,7 @@ def test_two_recordings_of_one_process_are_rejected(tmp_path):
 
 
 @pytest.mark.parametrize("block", [1, 7, 50])
-def test_interleaved_blocks_are_refused(tmp_path, block):
+def test_interleaved_blocks_are_rejected(tmp_path, block):
     first, second = rank(0)["traceEvents"], rank(1)["traceEvents"]
     events = []
     for begin in range(0, len(first), block):
@@ -77,7 +77,7 @@ def test_interleaved_blocks_are_refused(tmp_path, block):
 @pytest.mark.parametrize("count", [1, 20, 3000])
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("between", [b"", b"\n"])
-def test_two_recordings_in_a_row_are_refused(tmp_path, name, count, listed, between):
+def test_two_consecutive_recordings_are_rejected(tmp_path, name, count, listed, between):
     files = [rank(number, pid=1, count=count) for number in range(2)]
     texts = [json.dumps(each["traceEvents"] if listed else each | {"traceName": "x"}).encode() for each in files]
     path = tmp_path / name
@@ -97,7 +97,7 @@ def test_members_of_one_recording_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("dialect", ["a100-ddp2-train", "mi210-gpu-only"])
-def test_the_output_of_merge_is_refused(tmp_path, dialect):
+def test_output_of_merge_is_rejected(tmp_path, dialect):
     window = ManyRanks(ranks=2, node=2, windows=1).write(tmp_path / "run") / "train-000010-000012"
     for number in range(2):
         file = Machine(DIALECTS[dialect]).whole() | {"distributedInfo": {"rank": number, "world_size": 2}}

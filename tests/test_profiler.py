@@ -125,7 +125,7 @@ def test_a_trace_can_be_exported_again_and_again(name):
 
 
 @pytest.mark.recorder
-def test_without_a_schedule_the_profiler_equals_torch(tmp_path):
+def test_profiler_without_a_schedule_equals_torch(tmp_path):
     with Profiler(activities=[ProfilerActivity.CPU]) as prof:
         loop(prof, 3)
     rows = {row.key: row.count for row in prof.key_averages()}
@@ -204,7 +204,7 @@ def test_metadata_reaches_the_trace_at_any_time():
     assert "later" not in first
 
 
-def test_metadata_that_is_no_json_is_refused():
+def test_metadata_that_is_no_json_is_rejected():
     with pytest.raises(perfhooks.OptionError, match="metadata must be JSON"):
         Profiler().add_metadata_json("key", "{broken")
 
@@ -299,7 +299,7 @@ def test_key_averages_with_stacks_sums_and_groups_like_torch():
 
 
 @pytest.mark.recorder
-def test_unknown_stack_metric_is_refused():
+def test_unknown_stack_metric_is_rejected():
     with Profiler(activities=["cpu"]) as prof:
         MATRIX @ MATRIX
     with pytest.raises(perfhooks.OptionError, match="self_cpu_time_total"):
@@ -348,7 +348,7 @@ def test_errors_are_raised_with_on_error_raise():
 
 
 @pytest.mark.recorder
-def test_between_windows_there_is_no_torch_profiler():
+def test_torch_profiler_exists_only_in_windows():
     with Profiler(schedule="wait=3 warmup=1 active=1 repeat=1", on_trace_ready=ignore) as prof:
         alive = []
         for _ in range(8):
@@ -457,13 +457,13 @@ def test_an_unknown_option_is_a_type_error_with_a_suggestion():
         Profiler(with_stacks=True)
 
 
-def test_out_on_a_file_is_refused(tmp_path):
+def test_out_that_is_a_file_is_rejected(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(perfhooks.OptionError, match="out must be a writable folder"):
         Profiler(out=tmp_path / "file" / "runs")
 
 
-def test_a_loader_that_is_no_iterable_is_refused():
+def test_loader_that_is_no_iterable_is_rejected():
     with pytest.raises(perfhooks.OptionError, match="got 5"):
         Profiler().steps(5)
 
@@ -489,7 +489,7 @@ def test_steps_takes_generators_and_tqdm():
 
 
 @pytest.mark.recorder
-def test_wait_for_data_and_regions_are_labelled_only_while_recording():
+def test_waits_and_regions_are_labelled_only_while_recording():
     with Profiler(schedule="wait=1 warmup=0 active=1", on_trace_ready=ignore) as prof:
         for _ in prof.steps(range(4)):
             with prof.region("forward"):

@@ -158,7 +158,7 @@ def test_imports_between_rooms_run_down():
     no_file_imports(runs_up, "import from a lower room")
 
 
-def test_the_map_has_few_arrows():
+def test_map_has_few_arrows():
     files = {module_name(path, "perfhooks") for path in MODULES}
 
     def folder(module):
@@ -182,7 +182,7 @@ def test_modules_do_not_import_each_other_in_a_circle(folder):
     assert list(circles(arrows)) == []
 
 
-def test_no_folder_is_a_corridor():
+def test_folders_have_few_modules():
     crowded = {path.name: len(list(path.glob("*.py"))) for path in [PACKAGE, *PACKAGE.rglob("*")] if path.is_dir()}
     assert {name: count for name, count in crowded.items() if count > MOST_MODULES} == {}
 
@@ -494,7 +494,7 @@ def test_class_names_are_unique():
 
 
 @pytest.mark.process
-def test_import_of_perfhooks_imports_no_torch_framework_or_polars():
+def test_perfhooks_imports_no_torch_framework_or_polars():
     assert loaded("import perfhooks", "torch", *FRAMEWORKS, *HEAVY) == []
 
 

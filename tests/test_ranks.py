@@ -140,7 +140,7 @@ def test_ranks_slow_in_one_part_share_a_finding(gathered):
         (8, (3, 4), "Rank 3 (and 1 more) computes|slow in this part: ranks 3, 4"),
     ],
 )
-def test_slow_node_is_named_if_there_are_several(gathered, node, slow, said):
+def test_slow_node_is_named_among_several_nodes(gathered, node, slow, said):
     (finding,) = ranks.findings(gathered(ranks=8, node=node, slow_compute=dict.fromkeys(slow, 30.0)))
     title, evidence = said.split("|")
     assert finding["title"].startswith(title)
@@ -588,7 +588,7 @@ def test_cached_columns_of_another_version_are_read(run):
     assert of_rank(window, 1)["wall_ms"] == 60.5
 
 
-def test_a_folder_without_a_run_is_refused(tmp_path):
+def test_folder_without_a_run_is_rejected(tmp_path):
     with pytest.raises(PerfhooksError, match=r"no run\.json"):
         ranks.gather(tmp_path)
     with pytest.raises(PerfhooksError, match="not a window of a run"):

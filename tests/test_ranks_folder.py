@@ -124,7 +124,7 @@ def test_equal_findings_of_ranks_are_one_row(tmp_path):
     assert {row["ranks"] for row in rows if row["rule"] != "straggler"} & {"0-2", "0-3"}
 
 
-def test_findings_of_ranks_keep_different_names_apart():
+def test_findings_of_ranks_with_different_names_stay_separate():
     def row(kernel, gain):
         values = {"kernel": {"value": kernel, "unit": "name"}, "time_ms": {"value": gain, "unit": "ms"}}
         return {"rule": "slow-kernel", "title": kernel, "gain_ms": gain, "values": values, "evidence": []}
@@ -249,7 +249,7 @@ def plain_counts(durations, sizes):
 
 
 @given(st.data())
-def test_large_collectives_are_counted_like_in_an_obvious_computation(data):
+def test_count_of_large_collectives_equals_a_simple_count(data):
     count, world = data.draw(st.integers(1, 12)), data.draw(st.integers(2, 5))
     sizes = data.draw(st.lists(st.sampled_from([1000, 99_999, 100_000, 1_000_000]), min_size=count, max_size=count))
     row = st.lists(st.integers(1, 8).map(float), min_size=count, max_size=count)
@@ -313,7 +313,7 @@ def test_last_ranks_of_jobs_equal_a_simple_computation(recordings, tmp_path, job
 
 
 @pytest.mark.parametrize(("compute", "named"), [((50, 70, 50), [1]), ((50, 50, 50), []), ((50, 54), [])])
-def test_ranks_without_collectives_are_compared_by_their_computation(compute, named):
+def test_ranks_without_collectives_are_compared_by_computation(compute, named):
     """Their steps take equally long, so somebody waits in what was not recorded."""
     count = {"step": range(4), "wall_ms": [100.0] * 4, "comm_ms": [0.0] * 4, "exposed_comm_ms": [0.0] * 4}
     tables = {}

@@ -149,7 +149,7 @@ def test_commands_in_the_readme_exist(command):
 
 
 @pytest.mark.framework
-def test_every_line_of_our_own_command_works(channel, done):
+def test_lines_of_the_command_in_the_readme_work(channel, done):
     last = (done[0] / "perf/latest").resolve()
     for name in ("perf/base", "perf/new"):
         shutil.copytree(last, done[0] / name)
@@ -184,7 +184,7 @@ def test_both_languages_have_at_most_150_lines():
     assert [len(text.splitlines()) for text in (README, CHINESE) if len(text.splitlines()) > 150] == []
 
 
-def test_the_box_is_that_of_the_terminal_picture():
+def test_box_in_the_readme_equals_that_of_the_terminal():
     """Both come from one real run of `benchmarks/pictures.py`."""
     (box,) = [block.text for block in blocks("text")]
     picture = (ROOT / "docs/terminal.svg").read_text(encoding="utf-8")

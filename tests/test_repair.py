@@ -130,7 +130,7 @@ def test_labels_that_cross_labels_get_lanes(tmp_path):
     assert {event["tid"] for event in written if event["name"].startswith("Prof")} == {events[0]["tid"]}
 
 
-def test_work_that_overlaps_on_a_stream_gets_lanes_with_its_links(tmp_path):
+def test_overlapping_work_of_a_stream_gets_lanes_and_links(tmp_path):
     events = [step_mark(1, 0, 100_000)]
     for number in range(1, 7):
         at = 10_000 * number

@@ -149,7 +149,7 @@ def test_failed_section_is_named_and_others_remain(trace, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["a100-ddp2-train", "b200-eager-stacks-shapes", "mi210-gpu-only"])
-def test_windows_are_whole(traces, name):
+def test_windows_are_complete(traces, name):
     made = window_data.reduce(Capture(), read(traces / f"{name}.json.gz"))
     assert "problems" not in made
 

@@ -69,7 +69,7 @@ def active(phases, steps=200):
     return [step for step in range(steps) if phases.phase(step) is Phase.ACTIVE]
 
 
-def test_unsaved_window_is_refused_with_the_reason():
+def test_unsaved_window_is_rejected_with_the_reason():
     for notes, why in (([], "its trace was not saved"), (["the disk is full", "cut"], "the disk is full; cut")):
         phases, _ = requested(ask(first=50))
         phases.answer_recorded(phases.window_at(49), None, 50, 52, notes)
@@ -120,7 +120,7 @@ def test_last_moment_request_has_no_warmup():
     asked=st.lists(st.tuples(st.integers(1, 5), st.none() | st.integers(0, 60)), min_size=1, max_size=4),
     step=st.integers(0, 40),
 )
-def test_no_step_is_recorded_twice_and_every_window_is_whole(base, asked, step):
+def test_steps_are_recorded_once_and_windows_are_complete(base, asked, step):
     phases, said = requested(*(ask(*each) for each in asked), base=base, step=step)
     told = [(each.first, each.last) for each in said if each.state != "refused"]
     ours = sorted(one for first, last in told for one in range(first, last + 1))
@@ -138,7 +138,7 @@ def test_no_step_is_recorded_twice_and_every_window_is_whole(base, asked, step):
         assert any(phases.opens(one) for one in range(max(step, first - 1), first + 1))
 
 
-def test_request_is_refused_if_all_steps_are_recorded():
+def test_request_is_rejected_if_all_steps_are_recorded():
     phases, said = requested(ask(), base=Schedule(wait=0, warmup=0, active=5))
     assert said[0].state == "refused"
     assert active(phases, 10) == list(range(10))
@@ -527,7 +527,7 @@ def test_command_requests_exactly_its_options(job):
         assert said in str(CliRunner().invoke(app, ["capture", str(job.folder), *words]).exception)
 
 
-def test_too_large_request_is_refused(job):
+def test_too_large_request_is_rejected(job):
     """Whoever may write into the folder may not switch on whatever he likes, nor fill the disk."""
     folder = job.folder / "requests"
     folder.mkdir()

@@ -39,7 +39,7 @@ STATES = {
 
 
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
-def test_the_commit_is_that_which_git_has_checked_out(repository, state):
+def test_commit_is_that_of_the_git_checkout(repository, state):
     for words in state:
         git(repository, *words)
     assert revision.checked_out(repository / "inner") == git(repository, "rev-parse", "HEAD")
@@ -61,7 +61,7 @@ def test_folder_without_a_commit_has_no_revision(tmp_path):
     assert revision.checked_out(tmp_path) == ""
 
 
-def test_repository_of_the_program_precedes_the_working_directory(repository, tmp_path, monkeypatch):
+def test_repository_of_the_program_precedes_the_current_folder(repository, tmp_path, monkeypatch):
     program = repository / "train.py"
     program.write_text("")
     monkeypatch.chdir(tmp_path)

@@ -64,7 +64,7 @@ def test_manifest_has_process_time_host_and_format(tmp_path):
     assert msgspec.to_builtins(run.manifest()) == msgspec.to_builtins(msgspec.convert(manifest, Manifest))
 
 
-def test_a_newer_format_is_refused(tmp_path):
+def test_newer_format_is_rejected(tmp_path):
     run = Run.open(tmp_path, "r", ALONE, {"format": 2})
     with pytest.raises(PerfhooksError, match="from a newer perfhooks"):
         Run.existing(run.folder)
@@ -99,7 +99,7 @@ def test_broken_capture_is_named_in_the_error(tmp_path, text):
         place.load()
 
 
-def test_a_file_with_its_final_name_is_whole(tmp_path):
+def test_file_with_its_final_name_is_complete(tmp_path):
     path = tmp_path / "file"
     with publish(path) as file:
         file.write(b"half")
@@ -176,13 +176,13 @@ def test_traces_of_a_network_run_are_saved_on_a_local_disk(tmp_path, monkeypatch
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_an_unwritable_out_is_refused(tmp_path):
+def test_unwritable_out_is_rejected(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(OptionError):
         check_out(tmp_path / "runs")
 
 
-def test_an_unknown_protocol_is_refused():
+def test_unknown_protocol_is_rejected():
     with pytest.raises(OptionError, match="out must be a writable folder"):
         check_out("nosuchthing://bucket/runs")
 
@@ -343,7 +343,7 @@ def test_notes_of_a_trace_are_no_doubts_about_the_window(tmp_path):
     assert "Invalid ext correlations = 2" in note
 
 
-def test_a_window_that_its_training_deletes_meanwhile_is_no_problem(tmp_path):
+def test_window_deleted_by_its_training_is_no_problem(tmp_path):
     """It keeps its latest ones only; one that is there and cannot be read is."""
     run = Run.open(tmp_path, "r", ALONE, {})
     places = [run.place("train", first, first + 1) for first in (1, 3, 5)]

@@ -91,7 +91,7 @@ def test_finding_about_the_recorder_is_not_on_the_first_screen():
 
 
 @pytest.mark.parametrize(("unprofiled_ms", "rules"), [(24.0, [OVERHEAD]), (62.0, [])])
-def test_finding_about_the_recorder_needs_the_steps_of_the_whole_run(unprofiled_ms, rules):
+def test_finding_about_the_recorder_needs_the_steps_of_the_run(unprofiled_ms, rules):
     """Steps that grow after the window may take longer than its profiled ones."""
     share = {"findings": {"rows": [finding("Recording is slow", rule=OVERHEAD)], "step_ms": 42.7}}
     cost = Cost(idle_step_ms=unprofiled_ms, recorded_step_ms=42.7)

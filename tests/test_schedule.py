@@ -247,7 +247,7 @@ def test_fields_are_keyword_only():
 
 @pytest.mark.slow
 @given(SCHEDULES)
-def test_repr_dict_and_the_first_line_of_the_drawing_can_be_read_back(schedule):
+def test_repr_dict_and_drawing_can_be_parsed(schedule):
     assert eval(repr(schedule)) == schedule
     assert Schedule.of(schedule.to_dict()) == schedule
     assert Schedule.parse(str(schedule).splitlines()[0]) == schedule
@@ -307,7 +307,7 @@ def test_other_values_are_rejected_with_the_value(value):
 
 
 @pytest.mark.parametrize("mapping", [{"wiat": 1}, {"wait": 1, "warmup": 1, "active": 1, 7: 1}, {"wait": 1}, {}])
-def test_a_mapping_with_unknown_or_missing_fields_is_refused(mapping):
+def test_mapping_with_unknown_or_missing_fields_is_rejected(mapping):
     with pytest.raises(ScheduleError, match=r"has no field|missing"):
         Schedule.of(mapping)
 
@@ -316,7 +316,7 @@ def test_a_mapping_with_unknown_or_missing_fields_is_refused(mapping):
 
 
 @given(FIELDS)
-def test_a_schedule_made_by_torch_is_read_back(fields):
+def test_schedule_made_by_torch_is_converted(fields):
     if not HAS_SKIP_FIRST_WAIT:
         fields["skip_first_wait"] = 0
     assert Schedule.of(torch_schedule(**fields)) == Schedule(**fields)
@@ -396,7 +396,7 @@ def test_callable_with_an_invalid_result_is_named(answer):
 # --- no schedule ---
 
 
-def test_without_a_schedule_one_window_lasts_until_stop():
+def test_default_schedule_is_one_window_until_stop():
     always: Phases = FromStartToStop(begin=3)
     assert [step for step in range(9) if always.opens(step)] == [3]
     assert [step for step in range(9) if always.phase(step) is Phase.ACTIVE] == list(range(3, 9))
@@ -437,7 +437,7 @@ def test_a_drawing_fits_the_terminal(fields):
     assert max(map(len, (ruler, signs, legend))) <= COLUMNS
 
 
-def test_the_notebook_form_is_the_drawing_escaped_and_self_contained():
+def test_notebook_form_is_the_escaped_drawing():
     page = EXAMPLE._repr_html_()
     assert page.startswith("<pre")
     assert str(EXAMPLE) in page

@@ -91,7 +91,7 @@ def test_few_steps_compare_their_times():
 
 @pytest.mark.parametrize("wall", [0.001, 0.02, 0.05, 0.2, 3.0, 7.0, 45.0])
 @pytest.mark.parametrize("late", [0.0, 1.5, 11.0])
-def test_ranks_that_begin_at_different_times_record_the_same_steps(wall, late):
+def test_ranks_that_begin_at_different_times_record_equal_steps(wall, late):
     noise = [1 + 0.001 * (step % 3) for step in range(40)]
     early = window([wall, *(wall * each for each in noise)], together=True)
     assert window([wall + late, *(wall * each for each in noise[::-1])], together=True) == early
@@ -123,7 +123,7 @@ def test_enough_operators_end_the_window(per_step, steps):
 
 @pytest.mark.recorder
 @pytest.mark.parametrize(("ranks", "fewest", "most"), [("1", 5, 15), ("2", 16, 100)])
-def test_only_a_rank_alone_ends_the_window_by_its_pace(tmp_path, monkeypatch, ranks, fewest, most):
+def test_only_a_single_rank_ends_the_window_by_its_step_times(tmp_path, monkeypatch, ranks, fewest, most):
     for name, value in {"RANK": "0", "WORLD_SIZE": ranks, "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
@@ -139,7 +139,7 @@ def test_only_a_rank_alone_ends_the_window_by_its_pace(tmp_path, monkeypatch, ra
 
 
 @pytest.mark.recorder
-def test_a_window_of_many_operators_is_short_and_whole(tmp_path):
+def test_window_of_many_operators_is_short_and_complete(tmp_path):
     recorded = []
     with Profiler(schedule="when settled", out=tmp_path, run="r", explain=False, background=False) as prof:
         for step in prof.steps(range(300)):

@@ -331,7 +331,7 @@ import torch
 
 
 @pytest.mark.parametrize(("error", "code"), [("TimeoutError", 1), ("SystemExit(7)", 7)])
-def test_error_of_a_handler_during_our_imports_reaches_the_program(tmp_path, error, code):
+def test_handler_error_during_our_imports_reaches_the_program(tmp_path, error, code):
     (tmp_path / "train.py").write_text(INTERRUPTED_IMPORT.format(error=error))
     command = [sys.executable, "-m", "perfhooks", "run", "--out", "runs", "train.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False)

@@ -99,7 +99,7 @@ def test_wait_of_a_thread_comes_from_the_system():
 
 
 @linux
-def test_a_thread_that_computes_is_seen_to_compute():
+def test_state_of_a_computing_thread_is_computing():
     """And one that could, and has no processor just now, to want one: what it waits is counted afterwards."""
     assert _state_in_call((RUNS, 0)) is State.QUEUEING
     assert _state_in_call(None) is State.WAITING

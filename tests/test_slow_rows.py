@@ -108,7 +108,7 @@ def test_longest_of_thousands_of_slow_steps_are_in_the_report(run):
     assert report.write(run).stat().st_size < 3_000_000
 
 
-def test_of_a_table_without_end_the_latest_rows_are_read(run, monkeypatch):
+def test_latest_rows_of_an_endless_table_are_read(run, monkeypatch):
     monkeypatch.setattr(slow_rows, "LARGEST_TABLE", 1000)
     monkeypatch.setattr(slow_rows, "_LEAST", 1000)
     keep(run, 0, *map(slow, range(100)))

@@ -90,7 +90,7 @@ def test_sort_applies_to_the_requested_table(tmp_path, capsys):
     assert [row["name"] for row in shown(path, "kernels", sort="name", capsys=capsys)] == ["add", "gemm"]
 
 
-def test_tables_without_keys_of_torch_are_sorted_by_their_columns(tmp_path, capsys):
+def test_tables_without_torch_keys_are_sorted_by_their_columns(tmp_path, capsys):
     steps = [step_mark(number, begin, end) for number, begin, end in ((3, 0, 1000), (4, 1000, 4000), (5, 4000, 6000))]
     path = testing.write_trace(tmp_path / "t.json", steps)
     assert [row["step"] for row in shown(path, "steps", sort="wall_ms", capsys=capsys)] == ["4", "5", "3"]

@@ -181,7 +181,7 @@ def test_the_handler_writes_speedscope_on_request(by, unit, tmp_path):
     assert document["name"] == f"train from step 7, rank 0: {by}"
 
 
-def test_an_unknown_format_is_refused():
+def test_unknown_format_is_rejected():
     with pytest.raises(OptionError, match="format must be 'folded' or 'speedscope', got 'svg'"):
         Stacks(format="svg")
 

@@ -84,13 +84,13 @@ def test_short_calls_waits_and_later_calls_are_no_start(tmp_path, name, begin, e
     assert spent(tmp_path, call(name, begin, end)) == {}
 
 
-def test_convolutions_that_measure_with_events_are_tried_out(tmp_path):
+def test_convolutions_timed_with_events_are_one_time_work(tmp_path):
     convolution = op("aten::cudnn_convolution", 10 * MS, 40 * MS)
     assert spent(tmp_path, convolution, call("cudaEventSynchronize", 20, 30)) == {"trying out convolutions": 30}
     assert spent(tmp_path, convolution, call("cudaEventSynchronize", 50, 60)) == {}
 
 
-def test_a_convolution_that_is_the_first_of_a_trace_is_tried_out_too(tmp_path):
+def test_first_convolution_of_a_trace_is_one_time_work_too(tmp_path):
     events = [op("aten::cudnn_convolution", 0, 30 * MS), call("cudaEventSynchronize", 20, 25)]
     work = [launch(1, 40 * MS, 41 * MS), kernel(1, 41 * MS, 42 * MS)]
     (found,) = starts.by_kind(read(testing.write_trace(tmp_path / "t.json", [*events, *work]))).items()

@@ -141,7 +141,7 @@ def fetched(count):
 
 
 @pytest.mark.recorder
-def test_fewer_than_twenty_fetches_without_an_update_are_no_steps(heard):
+def test_few_fetches_without_an_update_are_no_steps(heard):
     """As a look at the data, or a sanity check, before the training."""
     _, begun = heard
     fetched(18)
@@ -197,7 +197,7 @@ def test_step_of_several_updates_counts_the_updates(heard, monkeypatch):
 
 @pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-def test_a_forked_child_begins_anew(heard):
+def test_forked_child_restarts_the_detection(heard):
     """One that trains as well, as a worker of a pool may, has steps and a profiler of its own."""
     _, begun = heard
     optimizer = train(5)
@@ -379,7 +379,7 @@ def test_backward_passes_are_no_updates_beside_an_optimizer(heard):
 @pytest.mark.recorder
 @pytest.mark.usefixtures("passes")
 @pytest.mark.parametrize(("is_known", "first"), [(True, 0), (False, 1)])
-def test_an_optimizer_that_steps_after_thirty_passes_makes_the_steps(heard, monkeypatch, is_known, first):
+def test_optimizer_that_steps_after_thirty_passes_defines_steps(heard, monkeypatch, is_known, first):
     """If the optimizer was made later, its first update tells that the passes before were no steps."""
     _, begun = heard
     if not is_known:

@@ -70,7 +70,7 @@ def test_unfinished_step_counts_if_no_other_step_exists(tmp_path):
     assert Capture(first=0, last=3, reached=0, partial="stopped").tables(trace).steps["step"].to_list() == [0]
 
 
-def test_without_marks_the_recording_is_the_step(tmp_path):
+def test_recording_without_marks_is_the_step(tmp_path):
     assert Tables(trace_of(tmp_path, [op("a", 0, 5)])).steps["step"].to_list() == [None]
 
 

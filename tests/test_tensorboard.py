@@ -82,7 +82,7 @@ def plain(*wanted, steps, **options):
 
 @pytest.mark.recorder
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events")
-def test_a_plain_profile_leaves_the_files_of_its_whole_windows():
+def test_plain_profile_writes_the_files_of_complete_windows():
     plain("trace", "stacks", {"type": "operators", "row_limit": 3}, perfhooks.StepTable(), steps=14, with_stack=True)
     assert windows("r").keys() == WINDOWS.keys()
     for name, folder in windows("r").items():
@@ -120,7 +120,7 @@ def test_default_handlers_follow_the_recorded_options():
 
 
 @pytest.mark.recorder
-def test_without_a_schedule_one_window_has_no_steps():
+def test_window_without_a_schedule_has_no_steps():
     with profile(activities=[ProfilerActivity.CPU], on_trace_ready=perfhooks.on_trace_ready(out="perf", run="r")):
         torch.ones(3).sum()
     ((_, folder),) = windows("r").items()
@@ -134,7 +134,7 @@ def test_foreign_handler_is_rejected(wrong):
         perfhooks.on_trace_ready(wrong)
 
 
-def test_a_folder_that_takes_no_files_is_refused_before_the_training(tmp_path):
+def test_folder_that_takes_no_files_raises_before_the_training(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(perfhooks.OptionError, match="it is a file"):
         perfhooks.on_trace_ready(out=tmp_path / "file")

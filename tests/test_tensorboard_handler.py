@@ -100,7 +100,7 @@ def test_category_at_the_end_of_a_chunk_is_translated(size, tmp_path, monkeypatc
     assert after["traceEvents"] == [{"cat": "runtime", "name": "cudaLaunchKernel"}]
 
 
-def test_in_a_folder_of_their_own_windows_sort_by_step_as_text(tmp_path):
+def test_windows_in_a_separate_folder_sort_by_step_as_text(tmp_path):
     """So the plugin sorts them."""
     trace = read(testing.write_trace(tmp_path / "spool.json", EVENTS))
     written = []
@@ -158,6 +158,6 @@ def test_relative_folder_refers_to_the_training(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("folder", [3, "s3://bucket/tb"])
-def test_a_folder_that_tensorboard_could_not_open_is_refused(folder):
+def test_folder_that_tensorboard_cannot_open_is_rejected(folder):
     with pytest.raises(OptionError, match="folder must be a local folder or None"):
         TensorBoard(folder=folder)

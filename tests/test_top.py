@@ -483,7 +483,7 @@ def test_hostile_folder_cannot_control_the_terminal(run, tmp_path):
 
 
 @pytest.mark.parametrize("target", ["nothing", "empty", "a" * 300, "a\0b"])
-def test_other_folder_than_a_run_is_refused(tmp_path, target):
+def test_folder_without_a_run_is_rejected(tmp_path, target):
     (tmp_path / "empty").mkdir()
     with pytest.raises(PerfhooksError):
         View(tmp_path / target)

@@ -82,7 +82,7 @@ def test_the_recorder_is_that_of_the_window():
     assert {event.name for event in prof.profiler.function_events} >= {"aten::mm"}
 
 
-def test_trace_ids_are_made_by_the_callback_that_was_set_last():
+def test_trace_ids_come_from_the_latest_callback():
     if not hasattr(profile, "set_custom_trace_id_callback"):
         pytest.skip("torch 2.6 brought it")
     prof = Profiler(activities=["cpu"], custom_trace_id_callback=lambda: "first")
@@ -210,7 +210,7 @@ def test_autograd_profile_enabled_false_records_nothing():
         prof.table()
 
 
-def test_autograd_profile_use_cpu_and_use_device_select_activities():
+def test_autograd_profile_arguments_select_activities():
     assert Profiler(use_cpu=True).activities == {ProfilerActivity.CPU}
     assert Profiler(use_device="cuda").activities == {ProfilerActivity.CPU, ProfilerActivity.CUDA}
     assert Profiler(use_cpu=False, use_device="cuda").activities == {ProfilerActivity.CUDA}

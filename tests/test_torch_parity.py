@@ -226,7 +226,7 @@ def test_outputs_equal_those_of_torch(case, tmp_path, monkeypatch):
 
 @pytest.mark.skipif(torch.__version__.startswith("2.4"), reason="torch adds the events of earlier windows")
 @pytest.mark.parametrize("fields", SCHEDULES, ids=str)
-def test_handlers_are_called_at_the_same_steps_with_the_same_tables(fields):
+def test_handlers_run_at_the_same_steps_with_equal_tables(fields):
     assert calls(Profiler, **fields) == calls(profile, **fields)
 
 

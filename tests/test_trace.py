@@ -80,7 +80,7 @@ def test_columns_equal_the_events(tmp_path):
 
 @pytest.mark.parametrize("chunk", [1, 500, 8 << 20])
 @pytest.mark.parametrize("layout", layouts([]))
-def test_any_layout_reads_the_same_whatever_the_chunks(tmp_path, monkeypatch, whole, layout, chunk):
+def test_any_layout_gives_equal_columns_for_any_chunks(tmp_path, monkeypatch, whole, layout, chunk):
     monkeypatch.setattr(reader, "_CHUNK", chunk)
     monkeypatch.setattr(source, "_PACKED_BLOCK", 300)
     monkeypatch.setattr(source, "BLOCK", 300)
@@ -121,7 +121,7 @@ def test_events_with_another_beginning_are_found(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("first", ["ph", "name", "unknown"])
-def test_text_in_which_no_event_ends_is_searched_once(tmp_path, monkeypatch, first):
+def test_text_without_the_end_of_an_event_is_searched_once(tmp_path, monkeypatch, first):
     """Not again with every block: a file of a gigabyte would take hours."""
     for name, value in {"_CHUNK": 1000, "_PATIENCE": 3}.items():
         monkeypatch.setattr(reader, name, value)
@@ -337,7 +337,7 @@ DEEP = '{"ph":"X","ts":1,"zzz":' + "[" * 100_000 + "]" * 100_000 + "}"
         (DEEP, "dropped-events"),
     ],
 )
-def test_a_bad_event_costs_only_itself(tmp_path, event, doubt):
+def test_bad_event_does_not_affect_other_events(tmp_path, event, doubt):
     (tmp_path / "t.json").write_text(f'{{"traceEvents":[\n{GOOD},\n{event},\n{GOOD}\n],"rank":3}}')
     trace = read(tmp_path / "t.json")
     assert [trace.names[name] for name in trace.name].count("good") == 2

@@ -213,7 +213,7 @@ def test_rebuilt_callbacks_keep_their_arguments(tmp_path):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_batches_and_evaluations_are_counted_on_from_the_checkpoint(tmp_path, count):
+def test_batches_and_evaluations_continue_from_the_checkpoint(tmp_path, count):
     """Also where it has a list, of what each of several callbacks kept at the beginning and whenever it was saved."""
     schedule = {"train": "wait=16 warmup=0 active=2 repeat=1", "validate": "wait=12 warmup=0 active=2 repeat=1"}
 
@@ -235,7 +235,7 @@ def test_unreadable_state_is_a_log_line_and_training_continues(tmp_path, monkeyp
     assert "cannot be read" in caplog.text
 
 
-def test_a_copy_of_the_callback_can_be_made_after_a_training(tmp_path):
+def test_callback_can_be_copied_after_a_training(tmp_path):
     callback = profiler(tmp_path, TWO_WINDOWS)
     trainer(tmp_path, callback, steps=5).train()
     copied = copy.deepcopy(callback)
@@ -282,7 +282,7 @@ def test_trainer_is_restored_when_the_callback_moves_on(tmp_path):
     assert not {"train", "evaluate", "predict"} & vars(first).keys()
 
 
-def test_another_attempt_with_smaller_batches_begins_anew(tmp_path):
+def test_further_attempt_with_smaller_batches_restarts(tmp_path):
     def fail(model):
         if model.calls == 4:
             raise RuntimeError("CUDA out of memory.")
@@ -294,7 +294,7 @@ def test_another_attempt_with_smaller_batches_begins_anew(tmp_path):
     assert windows(tmp_path) == {"train-000003-000004": [3, 4], "train-000007-000008": [7, 8]}
 
 
-def test_an_evaluation_alone_is_profiled_and_its_error_is_its_cause(tmp_path):
+def test_single_evaluation_is_profiled_with_its_error(tmp_path):
     def fail(model):
         if model.calls == 8:
             raise RuntimeError("in the second evaluation")
@@ -388,7 +388,7 @@ def test_trls_sft_trainer(tmp_path):
 # --- cost ---
 
 
-def test_an_idle_update_costs_little(tmp_path):
+def test_idle_update_costs_little(tmp_path):
     callback = profiler(tmp_path, "wait=1000000 warmup=1 active=1")
     made = trainer(tmp_path, callback)
     args, state, control = made.args, made.state, made.control

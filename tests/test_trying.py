@@ -303,7 +303,7 @@ def test_variant_without_effect_is_the_same_in_99_of_100():
 
 
 @pytest.mark.parametrize(("ratio", "outcome"), [(0.5, "faster"), (0.9, "faster"), (1.0, "same"), (1.2, "slower")])
-def test_a_difference_is_seen_with_its_size(ratio, outcome):
+def test_difference_of_results_has_its_size(ratio, outcome):
     machine = Machine(7, slow=0.05, fast=0.02)
     found = beside(machine, machine.call(1e-3), machine.call(ratio * 1e-3))
     assert found.outcome == outcome
@@ -337,7 +337,7 @@ def test_variant_is_timed_for_half_of_its_time_limit(monkeypatch, given_s, longe
 
 
 @pytest.mark.parametrize(("seconds", "taken"), [(6.0, 2.0), (0.0, 9.0)])
-def test_time_of_a_call_alone_is_the_median_of_blocks(monkeypatch, seconds, taken):
+def test_time_of_a_single_call_is_the_median_of_blocks(monkeypatch, seconds, taken):
     """The first one is slow, of whatever the call needs once."""
     times = iter([9.0, *[2.0] * 1000])
     monkeypatch.setattr(bench, "Blocks", lambda *_: SimpleNamespace(seconds=lambda: next(times)))
@@ -372,7 +372,7 @@ def test_block_takes_a_millisecond_and_restores_its_inputs():
     assert seen.count(0.5) > 4
 
 
-def test_clock_that_does_not_advance_is_refused():
+def test_clock_that_does_not_advance_is_rejected():
     """It took 20 GB of memory for the pieces of what changes its inputs."""
     calls = ready.PreparedCall(int, (), written=(torch.ones(3),))
     with pytest.raises(OptionError, match="clock must advance"):
@@ -790,7 +790,7 @@ def test_failing_operator_does_not_affect_other_operators():
     assert done.rows[1].tried
 
 
-def test_missing_device_is_refused_with_a_remedy(monkeypatch):
+def test_missing_device_is_rejected_with_a_remedy(monkeypatch):
     def absent(*_, **__):
         raise RuntimeError("No CUDA GPUs are available")
 
@@ -833,7 +833,7 @@ def test_device_error_of_torch_is_cut_to_one_sentence(monkeypatch, said, short):
         safe.select_device("cuda", on_device=False)
 
 
-def test_unknown_variant_or_finding_is_refused_with_the_list():
+def test_unknown_variant_or_finding_is_rejected_with_the_list():
     with pytest.raises(OptionError, match=r"channels_last.*got 'nhwc'"):
         variants.select_variants(["nhwc"])
     with pytest.raises(OptionError, match=r"optimizer-loop.*got 'host-bound'"):

@@ -65,7 +65,7 @@ def test_different_numbers_of_tensors_differ_infinitely(machine):
     assert perfhooks.compare_calls(both, [torch.ones(3)], clock=machine.clock).table["difference"][1] == float("inf")
 
 
-def test_a_function_may_use_autograd_and_leaves_random_numbers_alone(machine):
+def test_function_can_use_autograd_and_random_numbers(machine):
     weights = torch.ones(3, requires_grad=True)
     before = torch.get_rng_state()
 

@@ -136,7 +136,7 @@ def test_json_and_markdown_equal_the_text(compare):
 
 
 @pytest.mark.usefixtures("few")
-def test_in_turns_runs_one_command_after_the_other(compare, tmp_path):
+def test_in_turns_runs_the_commands_sequentially(compare, tmp_path):
     """With --in-turns no program begins before the other one has ended."""
     a, b = sides(tmp_path)
     done = compare("--run", a, "--", b, "--in-turns")
@@ -326,7 +326,7 @@ def pair(folder, *words):
 
 
 @pytest.mark.parametrize("kind", ["raw", "fork", "gan", "no_loader", "inference"])
-def test_interleaved_trainings_print_the_same_as_alone(channel, short, kind, monkeypatch, warm_programs):
+def test_interleaved_trainings_print_the_same_as_single_runs(channel, short, kind, monkeypatch, warm_programs):
     """Loaders with workers, several optimizers, none at all; and their losses are the same to the last digit."""
     set_turns(monkeypatch, 0.0)
     programs, codes = pair(short, HERE / "launched_training.py", kind)
@@ -404,7 +404,7 @@ def test_block_has_the_requested_steps_and_reports_their_time(master):
     assert side.process.wait(60) == 0
 
 
-def test_the_first_steps_of_a_turn_are_made_and_not_timed(master, tmp_path):
+def test_first_steps_of_a_block_are_not_timed(master, tmp_path):
     """By the program's own clock: no more than the steps after them fits into what is said."""
     side = master(12, WORK, tmp_path / "log")
     side.held()

@@ -142,7 +142,7 @@ def test_unreadable_run_of_another_user_is_named(home):
     assert files(run) == before
 
 
-def test_folder_of_another_user_costs_only_the_recording(home):
+def test_folder_of_another_user_prevents_only_the_recording(home):
     """The default folder is checked when the training writes; a folder of an option is checked before."""
     (home / "own" / "perf").mkdir(mode=0o755)
     words = ["--run", "r", *SCHEDULE, "../train.py"]
@@ -170,7 +170,7 @@ def test_two_users_share_a_sticky_temporary_folder(home):
     assert [path.name for path in shared.glob("perfhooks*")] == []
 
 
-def test_comparison_leaves_folders_of_another_user_alone(home):
+def test_comparison_keeps_folders_of_another_user(home):
     """The folder looks like that of a killed comparison."""
     shared = home / "shared"
     shared.mkdir()

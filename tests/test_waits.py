@@ -42,7 +42,7 @@ def item():
     ]
 
 
-def test_a_copy_that_blocks_is_waited_for_beyond_the_cost_of_its_call(tmp_path):
+def test_blocking_copy_counts_beyond_the_cost_of_its_call(tmp_path):
     """The other copy's call, which did not wait, took 10 ns."""
     row = steps.table(trace_of(tmp_path, item())).row(0, named=True)
     assert round(row["sync_ms"] / MS) == 390 + 10
@@ -72,7 +72,7 @@ def test_report_shows_unknown_values_as_unknown(tmp_path):
     assert ([round(each / MS) for each in known], found["host_ms"].count(None)) == ([10, 400], 1)
 
 
-def test_without_a_call_that_returns_early_all_of_the_call_is_waiting(tmp_path):
+def test_call_is_all_wait_if_no_call_returns_early(tmp_path):
     found = waits.blocking(trace_of(tmp_path, copy(1, (0, 100), (50, 90))))
     assert (found.start.tolist(), found.end.tolist()) == ([0], [100])
 

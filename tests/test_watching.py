@@ -593,7 +593,7 @@ def test_log_line_has_the_cause_and_its_time(by_hand, caplog):
     assert said == ["3 steps so far, 1.03 s each: data", "10 steps so far, 1.01 s each: data"]
 
 
-def test_the_log_has_no_line_for_unknown_causes_and_cpu_contention(caplog):
+def test_log_omits_unknown_causes_and_cpu_contention(caplog):
     caplog.set_level("INFO", "perfhooks")
     log, row = (
         slow_steps.Log(),
@@ -606,7 +606,7 @@ def test_the_log_has_no_line_for_unknown_causes_and_cpu_contention(caplog):
     assert [record.getMessage().count("data") for record in caplog.records] == [1]
 
 
-def test_there_is_no_pace_before_some_steps_have_ended():
+def test_pace_is_unknown_before_some_steps_have_ended():
     pace = Pace()
     pace.add([10**6] * 9)
     assert pace.limit_ns is None
@@ -686,7 +686,7 @@ def test_idle_backward_pass_waits_for_other_ranks():
 
 
 @pytest.mark.worker
-def test_slow_step_requests_a_window_while_the_timeline_is_written(tmp_path, monkeypatch):
+def test_slow_step_requests_a_window_during_a_timeline_write(tmp_path, monkeypatch):
     monkeypatch.setattr(watch, "WRITE_S", 0.05)
     run = tmp_path / "r"
     with Profiler(

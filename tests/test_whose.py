@@ -148,7 +148,7 @@ def loading():
         yield annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", begin + 3, begin + 50 * MS)
 
 
-def test_evidence_names_the_users_line_above_the_library_that_waits(tmp_path):
+def test_evidence_names_the_user_line_above_the_waiting_library(tmp_path):
     finding = findings.find(CAPTURE, trace_of(tmp_path, loading()))[0]
     assert f"{USER}, in {LIBRARY}: 50 ms" in finding.lines
     assert "perfhooks" not in str(finding.lines)
@@ -174,7 +174,7 @@ def test_lines_of_many_slices_equal_lines_of_single_slices(tmp_path):
     assert lines[-1] is None
 
 
-def test_a_library_alone_is_named_alone_and_perfhooks_never(tmp_path):
+def test_library_without_user_code_is_named(tmp_path):
     frames = [python_frame(LIBRARY, 0, 100), python_frame("perfhooks/x.py(3): f", 1, 99), op("a", 2, 90)]
     trace = trace_of(tmp_path, [*frames, python_frame("perfhooks/x.py(3): f", 200, 300), op("b", 201, 290)])
     rows = trace.rows(Kind.OP)
@@ -276,7 +276,7 @@ def layered(tmp_path):
 
 @pytest.mark.process
 @pytest.mark.parametrize(("folder", "torchvision"), [("project", "installed"), ("vision", "user")])
-def test_only_the_project_is_the_users_in_layered_environments(layered, folder, torchvision):
+def test_layered_environments_separate_project_and_libraries(layered, folder, torchvision):
     """The library with sources on the path, as in editable mode, is the user's only if the training runs there."""
     (layered / "project" / "layers.py").write_text(LAYERS)
     done = subprocess.run(

@@ -206,7 +206,7 @@ def _is_there(pid):
     return True
 
 
-def test_a_window_that_kills_every_worker_costs_only_itself(tmp_path, monkeypatch, caplog):
+def test_window_that_kills_all_workers_costs_only_itself(tmp_path, monkeypatch, caplog):
     (tmp_path / "mine.py").write_text(
         "import os\nfrom dataclasses import dataclass\n@dataclass(frozen=True)\nclass Kills:\n"
         "    def artifacts(self, capture, trace):\n"

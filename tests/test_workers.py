@@ -213,7 +213,7 @@ def test_report_draws_worker_time_and_the_plan(looked_at: Path) -> None:
         assert chromium.complaints == []
 
 
-def test_under_perfhooks_run_the_workers_of_the_first_loader_are_seen(launch: Any, tmp_path: Path) -> None:
+def test_workers_of_the_first_loader_are_sampled(launch: Any, tmp_path: Path) -> None:
     """They begin before the first step does, and so before there is a profiler."""
     script = tmp_path / "train.py"
     script.write_text(
