@@ -236,6 +236,46 @@ def test_a_kernel_that_overlaps_its_successors_ends_at_the_next(tmp_path, span, 
     assert [row["max_ms"] for row in Tables(trace).kernels.rows(named=True)] == [pytest.approx(0.95)]
 
 
+def waiting(events):
+    """The host waits for the device at the end of each step."""
+    ends = [10 * MS * (place + 1) - 200 * US for place in range(len(STEPS))]
+    return [*events, *(launch(900 + end, end, end + 190 * US, name="cudaDeviceSynchronize") for end in ends)]
+
+
+@pytest.mark.parametrize(("offset", "agree"), [(30 * US, True), (1500 * US, False), (200 * MS, False)])
+def test_work_that_ends_after_a_wait_for_it_has_another_clock(tmp_path, offset, agree):
+    trace, table, doubts = seen(tmp_path, waiting(training(offset=offset)))
+    assert doubts == (set() if agree else {"clocks-apart"})
+    assert table["device_busy_ms"].null_count() == (0 if agree else table.height)
+    assert table["busy_ms"].to_list() == pytest.approx([8.0] * 5)
+    assert ("device busy" in of_window(CAPTURE, trace)) == agree
+
+
+def test_another_device_may_work_after_a_wait(tmp_path):
+    events = training(offset=1500 * US)
+    events += [launch(800, 200 * US, 210 * US), kernel(800, 300 * US, 400 * US, device=1)]
+    _, table, doubts = seen(tmp_path, waiting(events))
+    assert (doubts, is_full(table, *STEPS)) == (set(), True)
+
+
+def test_the_last_kernel_before_a_wait_ends_with_it(tmp_path):
+    """Nine kernels of 0.8 ms, and one from 8.705 to 9.99 ms."""
+    events = training()
+    kernels_of(events, 14)[-1]["dur"] = 1_600_000.0
+    _, table, doubts = seen(tmp_path, waiting(events))
+    assert doubts == {"overflowed-kernels"}
+    assert table["busy_ms"].to_list() == pytest.approx([8.0] * 4 + [8.485])
+
+
+def test_one_kernel_long_after_a_wait_for_it_costs_its_step(tmp_path):
+    events = training()
+    kernels_of(events, 12)[-1]["ts"] += 25_000
+    _, table, doubts = seen(tmp_path, waiting(events))
+    assert doubts == {"clocks-apart"}
+    assert is_empty(table, 12)
+    assert is_full(table, 10, 11, 14)
+
+
 def test_kernels_of_other_streams_may_overlap(tmp_path):
     events = training()
     events.append(launch(900, 20 * US, 30 * US))
@@ -296,7 +336,7 @@ def test_copies_without_kernels_leave_the_device_unknown(tmp_path, kind):
         events.append(launch(800 + number, at, at + 5 * US, name="cudaMemcpyAsync"))
         events.append(kernel(800 + number, at + 20 * US, at + 50 * US, name="Memcpy HtoD", category=kind))
     trace, table, doubts = seen(tmp_path, events)
-    assert "no-compute-kernels" in doubts
+    assert doubts == {"no-compute-kernels", "launches-without-kernel", "device-stopped"}
     assert is_empty(table, *STEPS)
     assert "device" not in of_window(CAPTURE, trace)
 

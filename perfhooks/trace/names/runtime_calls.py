@@ -18,6 +18,8 @@ WAITING_COPY: Final = r"^(?:cuda|hip)Memcpy(?:WithStream)?$"
 ASYNCHRONOUS: Final = re.compile(r"^(?:AscendCL|Runtime|Node|Hccl)@(?!aclrtMemcpy$)", re.IGNORECASE)
 """Calls of CANN that return before the device has done the work."""
 WAIT: Final = re.compile(rf"synchronize|{WAITING_COPY}", re.IGNORECASE)
+DEVICE_WAIT: Final = re.compile(r"DeviceSynchronize|SynchronizeDevice|CtxSynchronize", re.IGNORECASE)
+"""Calls that return when the device has done all its work."""
 TIMED: Final = re.compile(r"^(?:cuda|hip)Event(?:Synchronize|ElapsedTime)")
 """Calls by which libraries time kernels, to select the fastest one."""
 

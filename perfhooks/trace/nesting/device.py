@@ -258,23 +258,47 @@ def launch_times(trace: Trace) -> Ints:
 class DeviceClock(NamedTuple):
     agree: bool
     """Whether host and device times can be compared."""
-    early: Ints
-    """Indices of work that begins long before its launch, although the clocks agree."""
+    wrong: Ints
+    """Indices of work at impossible times, although the clocks agree."""
 
 
 @cached_per_trace
 def clocks(trace: Trace) -> DeviceClock:
-    """Compare the device clock with the host clock, by launches and by the extent of both recordings."""
+    """Compare the device clock with the host clock, by launches, waits, and the extent of both recordings."""
     work, host_rows = trace.device_rows, trace.rows(*HOST)
     nothing = np.empty(0, np.int64)
     if not len(work) or not len(host_rows):
-        return DeviceClock(agree=True, early=nothing)
+        return DeviceClock(agree=True, wrong=nothing)
     first, last = int(trace.start[host_rows].min()), int(trace.end[host_rows].max())
     apart = trace.start[work].min() > last + APART_NS or trace.end[work].max() < first - APART_NS
-    marks = max(len(trace.named(Kind.ANNOTATION, prefix=STEP_MARK)), 1)
     launched = np.flatnonzero(trace.launches >= 0)
     lead = trace.start[trace.launches[launched]] - trace.start[work[launched]]
-    # device work that begins before its launch, by more than 1% of a step
-    early = launched[lead > 0.01 * (last - first) / marks]
-    agree = not apart and len(early) <= max(intervals.NOTABLE * len(launched), 1)
-    return DeviceClock(agree=agree, early=early if agree else nothing)
+    wrong = launched[(lead > _tolerance_ns(trace)) | overdue(trace)[launched]]
+    agree = not apart and len(wrong) <= max(intervals.NOTABLE * len(launched), 1)
+    return DeviceClock(agree=agree, wrong=wrong if agree else nothing)
+
+
+def _tolerance_ns(trace: Trace) -> float:
+    """Return the tolerated difference of the clocks: 1% of a step."""
+    host_rows, marks = trace.rows(*HOST), trace.named(Kind.ANNOTATION, prefix=STEP_MARK)
+    wall = int(trace.end[host_rows].max()) - int(trace.start[host_rows].min()) if len(host_rows) else 0
+    return 0.01 * wall / max(len(marks), 1)
+
+
+def overdue(trace: Trace) -> Flags:
+    """Return which of `Trace.device_rows` end after the host has waited for them, by 5% of a step or more."""
+    is_overdue: Flags = trace.end[trace.device_rows] - waits_end(trace) > 5 * _tolerance_ns(trace)
+    return is_overdue
+
+
+def waits_end(trace: Trace) -> Ints:
+    """Return the time by which each of `Trace.device_rows` has ended, because the host waited for the device, in ns.
+
+    Without such a wait after its launch, it is the largest integer. With several devices, the device of a wait is
+    unknown.
+    """
+    waits = trace.chosen(runtime_calls.DEVICE_WAIT.search, Kind.RUNTIME)
+    waits = waits[np.argsort(trace.start[waits])] if len(numbers(trace)) == 1 else waits[:0]
+    following = np.searchsorted(trace.start[waits], trace.end[trace.launches], "left")
+    end = np.append(trace.end[waits], np.iinfo(np.int64).max)[following]
+    return np.where(trace.launches >= 0, end, np.iinfo(np.int64).max)

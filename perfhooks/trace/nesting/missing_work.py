@@ -56,7 +56,7 @@ def unknown(trace: Trace) -> Unknown:
       the step while lost work may have run. A device that is behind runs the work of an earlier step.
     * It has fewer kernels than `intervals.MOST` times those of its neighbours, although it launched as many.
     * It replays a graph with fewer kernels than another replay of the graph.
-    * One of its kernels begins long before its launch.
+    * One of its kernels begins long before its launch, or ends long after the host has waited for it.
     * Operators computed, but no kernel of the trace computes.
     """
     marks = step_marks.find(trace)
@@ -71,7 +71,7 @@ def unknown(trace: Trace) -> Unknown:
     work |= step_marks.per_step(marks, trace.start[short_replays(trace).calls]) > 0
     lost_times = _possible_times(trace, *_lost_launch_times(trace)) if clocks.agree else intervals.nothing()
     wall = intervals.within(lost_times, marks.start, marks.end) > intervals.NOTABLE * (marks.end - marks.start)
-    work |= step_marks.per_step(marks, device.launch_times(trace)[clocks.early]) > 0
+    work |= step_marks.per_step(marks, device.launch_times(trace)[clocks.wrong]) > 0
     if not clocks.agree and (trace.launches < 0).any():
         work[:] = True
     if not (trace.launches >= 0).any():
@@ -235,10 +235,29 @@ def lacks_computation(trace: Trace) -> bool:
 
 
 def cut_overflowed(trace: Trace) -> None:
-    """Shorten each kernel with a wrong length to the start of the next work on its stream, and add a doubt.
+    """Shorten each kernel with a wrong length to the latest possible end, and add a doubt.
+
+    That is the start of the next work on its stream, or the end of a wait of the host for the device. Call this before
+    any computation.
+    """
+    recorded = trace.end[trace.device_rows]
+    for latest_ends in (_overlapping, _later_than_waits):
+        rows, end = latest_ends(trace)
+        trace.end[rows] = end
+    excess = recorded - trace.end[trace.device_rows]
+    if excess.any():
+        trace.overflowed = trace.device_rows[excess > 0]
+        trace.sparse_columns[OVERFLOW] = trace.overflowed, excess[excess > 0]
+        text = f"{len(trace.overflowed)} of {len(recorded)} end after later work on their stream has begun"
+        text += ", or after the host has waited for them: they are cut there"
+        trace.doubts.append(Doubt("overflowed-kernels", len(trace.overflowed), text))
+
+
+def _overlapping(trace: Trace) -> tuple[Ints, Ints]:
+    """Return the work that ends after later work of its stream has ended, and the start of the next work.
 
     The work of a stream runs in order. Exceptions are work of one operator or graph, and kernels that overlap in part
-    (programmatic dependent launch). Call this before any computation.
+    (programmatic dependent launch).
     """
     work = trace.device_rows
     index = np.flatnonzero(trace.end[work] > trace.start[work])
@@ -247,7 +266,7 @@ def cut_overflowed(trace: Trace) -> None:
     holds = (trace.thread[rows[:-1]] == trace.thread[following]) & (trace.start[rows[:-1]] < trace.start[following])
     holders = np.flatnonzero(holds & (trace.end[following] <= trace.end[rows[:-1]]))
     if not len(holders):
-        return
+        return holders, holders
     owner, launch = device.owners(trace)[index], trace.launches[index]
     is_wrong = np.zeros(len(holders), np.bool_)
     for inner in (holders + 1, _last_begun(trace, rows, holders)):
@@ -255,12 +274,16 @@ def cut_overflowed(trace: Trace) -> None:
         is_same = (owner[inner] == owner[holders]) & (owner[inner] >= 0) & (trace.kind[owner[inner]] == Kind.OP)
         is_wrong |= is_other & ~is_same
     wrong = holders[is_wrong]
-    if len(wrong):
-        trace.sparse_columns[OVERFLOW] = rows[wrong], trace.end[rows[wrong]] - trace.start[rows[wrong + 1]]
-        trace.end[rows[wrong]] = trace.start[rows[wrong + 1]]
-        trace.overflowed = rows[wrong]
-        text = f"{len(wrong)} of {len(work)} end after later work on their stream has begun"
-        trace.doubts.append(Doubt("overflowed-kernels", len(wrong), f"{text}: they are cut at the start of that work"))
+    return rows[wrong], trace.start[rows[wrong + 1]]
+
+
+def _later_than_waits(trace: Trace) -> tuple[Ints, Ints]:
+    """Return the few kernels that end after a wait for them, and the end of the wait; none if the clocks disagree."""
+    work, end = trace.device_rows, device.waits_end(trace)
+    late = np.flatnonzero(device.overdue(trace))
+    late = late[: len(late) * (len(late) <= max(intervals.NOTABLE * len(work), 1))]
+    late = late[trace.start[work[late]] < end[late]]
+    return work[late], end[late]
 
 
 def _last_begun(trace: Trace, rows: Ints, holders: Ints) -> Ints:

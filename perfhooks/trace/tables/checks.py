@@ -105,7 +105,7 @@ def _check_launches(trace: Trace) -> Iterator[Check]:
         yield Check("error", "no-device-work", len(lost), text, _describe_first(trace, lost))
     if not trace.is_device_traced:
         return
-    complete = calls[~np.isin(calls, lost)]
+    complete = trace.launches[trace.launches >= 0]
     tail = lost[trace.start[lost] > trace.start[complete].max(initial=np.iinfo(np.int64).min)]
     if len(tail) >= MIN_RECORDS:
         text = f"the last {len(tail)} launches have no kernel: device recording stopped before the window ended"
@@ -174,18 +174,22 @@ def _check_nested(trace: Trace) -> Iterator[Check]:
         yield Check("info", "nested-kernels", len(inner), text, _describe_first(trace, inner))
 
 
-def _check_early(trace: Trace) -> Iterator[Check]:
+def _check_clocks(trace: Trace) -> Iterator[Check]:
     work, launch = trace.device_rows, trace.launches
     lead = trace.start[launch] - trace.start[work] if len(work) else work
     early = work[(launch >= 0) & (lead > 0)]
-    if not len(early) and not device.clocks(trace).agree:
-        text = "no device work is near the time of the host: the clocks disagree, and busy times are unknown"
+    agree = device.clocks(trace).agree
+    consequence = ": the clocks disagree" + ("" if agree else ", and busy times are unknown")
+    late = work[device.overdue(trace)] if len(work) else work
+    if len(late):
+        text = f"{len(late)} of {len(work)} end after the host has waited for the device{consequence}"
+        yield Check("error", "clocks-apart", len(late), text, _describe_first(trace, late))
+    elif not len(early) and not agree:
+        text = f"no device work is near the time of the host{consequence}"
         yield Check("error", "clocks-apart", len(work), text, _describe_first(trace, work))
     if len(early):
         max_lead = int(lead[launch >= 0].max()) * MS
-        consequence = "" if device.clocks(trace).agree else ", and busy times are unknown"
-        text = f"{len(early)} of {len(work)} began before their launch, by up to {words.ms(max_lead)}"
-        text += f": the clocks disagree{consequence}"
+        text = f"{len(early)} of {len(work)} began before their launch, by up to {words.ms(max_lead)}{consequence}"
         yield Check("error", "kernels-before-launch", len(early), text, _describe_first(trace, early))
 
 
@@ -322,7 +326,7 @@ _EXAMINATIONS: Final[tuple[Callable[[Trace], Iterator[Check]], ...]] = (
         _check_launches,
         _check_counters,
         _check_orphans,
-        _check_early,
+        _check_clocks,
         _check_nested,
         _check_few_kernels,
         _check_replays,
