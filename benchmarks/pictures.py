@@ -1,6 +1,6 @@
 """Make the pictures of README and site from one real run of the tutorials' training, with Chromium.
 
-They are the report, light and dark, a flame graph, and a terminal.
+They are the report, a flame graph, and a terminal.
 """
 
 from __future__ import annotations
@@ -69,11 +69,10 @@ def main() -> None:
 
 
 def page(browser: Browser, run: Path, docs: Path) -> None:
-    """The first screen of the page in both lights, and its flame graph."""
-    for name, dark in (("page", False), ("page-dark", True)):
-        browser.open(run / "report.html", width=WIDTH, height=HEIGHT, dark=dark)
-        browser.wait("document.querySelector('.figure .main-svg')")
-        browser.picture(docs / f"{name}.png")
+    """Draw the first screen of the report, and its flame graph."""
+    browser.open(run / "report.html", width=WIDTH, height=HEIGHT)
+    browser.wait("document.querySelector('.figure .main-svg')")
+    browser.picture(docs / "page.png")
     browser.look(width=WIDTH, height=HEIGHT)
     if browser.run("Boolean(document.querySelector('#flame .flame'))"):
         browser.picture(docs / "flame.png", of="#flame", margin=24)

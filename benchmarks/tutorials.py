@@ -18,7 +18,9 @@ from pictures import on_a_terminal
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("bottleneck", "faster")
-STEP = re.compile(r"^```sh\n(?P<commands>.*?)^```\n\n```text\n(?P<output>.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINES = r"(?:(?!```).*\n)*"
+STEP = re.compile(rf"^(?P<sh>```sh\n(?P<commands>{_LINES})```\n\n```text\n){_LINES}```$", re.MULTILINE)
+"""A block of commands with a block of output."""
 
 
 def main() -> None:
@@ -37,7 +39,7 @@ def renewed(text: str, folder: Path) -> str:
 
     def step(match: re.Match[str]) -> str:
         outputs = [output_of(line, folder) for line in match["commands"].splitlines()]
-        return f"```sh\n{match['commands']}```\n\n```text\n{''.join(outputs)}```"
+        return f"{match['sh']}{''.join(outputs)}```"
 
     return STEP.sub(step, text)
 
