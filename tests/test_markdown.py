@@ -41,7 +41,7 @@ def test_markdown_of_a_run_has_facts_parts_and_fixes(run):
 
 def test_partial_window_names_its_reason(tmp_path):
     folder = make_run(tmp_path / "base", training(), [8.0] * 50)
-    assert "partial" not in shown(folder).output
+    assert "\n- partial:" not in shown(folder).output
     place = finished(folder)
     place.save(dataclasses.replace(place.load(), partial="SIGTERM"))
     assert "\n- partial: SIGTERM\n" in shown(folder).output

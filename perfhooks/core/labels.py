@@ -13,6 +13,16 @@ COMMUNICATION: Final = "communication"
 PARTS: Final = (DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, VALIDATION, CHECKPOINT, COMMUNICATION)
 """Parts of a step, in the order of the columns of the step table."""
 
+OTHER: Final = "other"
+"""Remainder of a step without its parts."""
+PHRASES: Final = {
+    **{part: part for part in PARTS},
+    DATA: "waiting for data",
+    CHECKPOINT: "checkpointing",
+    OTHER: "other code",
+}
+"""Texts of the parts of a step in summaries and headlines."""
+
 _LETTER: Final = re.compile(r"[^\x00-\x7f]")
 ESCAPE: Final = "&#x"
 _ESCAPED: Final = re.compile(ESCAPE + r"([0-9a-f]{2,6});")

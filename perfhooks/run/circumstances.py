@@ -120,16 +120,17 @@ class Circumstances:
 
 def processor(threads: int) -> str:
     """Return the name of the CPU with torch's number of threads, the key of its measured peaks."""
-    return f"{_processor()}, {words.count(threads, 'thread')}"
+    return f"{cpu_model() or platform.machine() or 'processor'}, {words.count(threads, 'thread')}"
 
 
 @functools.cache
-def _processor() -> str:
+def cpu_model() -> str:
+    """Return the name of the CPU on Linux; empty elsewhere, and on CPUs without a name."""
     with contextlib.suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as listed:
         for line in itertools.islice(listed, 30):
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    return platform.machine() or "processor"
+    return ""
 
 
 def cores() -> int | None:

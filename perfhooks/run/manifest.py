@@ -1,22 +1,23 @@
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
 from perfhooks.core.version import __version__
 from perfhooks.run import revision
+from perfhooks.run.circumstances import cpu_model
 from perfhooks.run.layout import MANIFEST, MOST_RANKS
 from perfhooks.run.publishing import publish_json
 from perfhooks.run.reading import check_format, read_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from perfhooks.core.job import Job
 
 FORMAT: Final = 1
@@ -28,7 +29,6 @@ _DECISIVE: Final = (
     *("NCCL_", "RCCL_", "GLOO_", "UCX_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TRITON_"),
 )
 """Prefixes of the environment variables that are stored. Other variables may contain secrets."""
-_MODEL: Final = "model name"
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
 
@@ -117,9 +117,6 @@ def environment() -> dict[str, str]:
 
 def machine() -> str:
     """Return for example ``16 x Intel(R) Xeon(R) Platinum 8480+``."""
-    model = ""
-    with contextlib.suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
-        lines = (line.partition(":") for line in file)
-        model = next((value.strip() for name, _, value in lines if name.strip() == _MODEL), "")
     # platform.processor() starts a process on Linux
-    return f"{os.cpu_count()} x {model or (sys.platform != 'linux' and platform.processor()) or platform.machine()}"
+    model = cpu_model() or (sys.platform != "linux" and platform.processor()) or platform.machine()
+    return f"{os.cpu_count()} x {model}"

@@ -21,16 +21,6 @@ if TYPE_CHECKING:
     from perfhooks.trace import Trace
     from perfhooks.trace.window import Tables
 
-_PHRASES: Final = {
-    "data_ms": "waiting for data",
-    "transfer_ms": "transfer",
-    "forward_ms": "forward",
-    "backward_ms": "backward",
-    "optimizer_ms": "optimizer",
-    "validation_ms": "validation",
-    "checkpoint_ms": "checkpointing",
-    "communication_ms": "communication",
-}
 _ACTIVITIES: Final = {labels.VALIDATION: "it validates", labels.CHECKPOINT: "it saves a checkpoint"}
 _COARSE: Final = ("forward", "validation")
 """Parts that can be the whole step of an inference. The headline then names the largest operators in them."""
@@ -221,8 +211,8 @@ def _largest(table: pl.DataFrame, operators: pl.DataFrame) -> list[str]:
 
 def _shares(table: pl.DataFrame, largest: list[str], why_idle: str, extent: WorkExtent | None) -> list[str]:
     wall = float(table["wall_ms"].sum())
-    sums = {phrase: float(table[column].sum() or 0) / wall for column, phrase in _PHRASES.items()} if wall else {}
-    parts_by_share = ((share, phrase) for phrase, share in sums.items() if share >= _WORTH_NAMING)
+    shares = {part: float(table[f"{part}_ms"].sum() or 0) / wall for part in labels.PARTS} if wall else {}
+    parts_by_share = ((share, labels.PHRASES[part]) for part, share in shares.items() if share >= _WORTH_NAMING)
     named = sorted(parts_by_share, reverse=True)[:3]
     busy = extent.busy if extent else busy_share(table)
     if (busy or 0.0) >= MOST or _device_work_ms(table) > _BEHIND * wall / max(table.height, 1):

@@ -11,7 +11,7 @@ import msgspec
 from perfhooks.analysis.findings.finding import first_rank_findings, gain, ordered
 from perfhooks.core import labels, words
 from perfhooks.report.page.run_data import from_trace, gather
-from perfhooks.report.page.run_summary import OTHER, RunSummary
+from perfhooks.report.page.run_summary import RunSummary
 from perfhooks.run.layout import PAGE, artifact, timeline
 from perfhooks.trace.names import work_kinds
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MOST: Final = 4500
 """Maximum characters of a summary, which are fewer than 2,000 tokens."""
 
-_PARTS: Final = ("data", "transfer", "forward", "backward", "optimizer", "validation", "checkpoint", "other")
+_PARTS: Final = tuple(part for part in labels.PHRASES if part != labels.COMMUNICATION)
 _DEVICE: Final = {
     "device_busy": "busy",
     "compute": "compute",
@@ -157,7 +157,7 @@ def _steps(summary: RunSummary, details: Mapping[str, Any]) -> Iterator[str]:
     wall = usual.get("wall_ms")
     if not summary.line:
         return
-    has_parts = not summary.is_profiled or any(part.name != OTHER for part in summary.parts)
+    has_parts = not summary.is_profiled or any(part.name != labels.PHRASES[labels.OTHER] for part in summary.parts)
     line = summary.line if has_parts else steps.get("headline") or summary.line
     yield from _titled("Where the step goes", [f"{words.markdown(line)}."])
     if not wall:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from perfhooks.core import words
+from perfhooks.core import labels, words
 from perfhooks.run.layout import PAGE_DATA
 from perfhooks.run.reading import read_json
 from perfhooks.run.timeline import in_timeline
@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 
 UNITS: Final = {"batches": "batch", "call": "call", "backward": "backward pass"}
 """Noun for a step, by the event that ends it."""
-OTHER: Final = "other code"
-_PHRASES: Final = {"data": "waiting for data", "checkpoint": "checkpointing", "other": OTHER}
-_PARTS: Final = (
-    *("data", "transfer", "forward", "backward", "optimizer", "validation"),
-    *("checkpoint", "communication", "other"),
-)
-_RARE: Final = ("validation", "checkpoint")
+_RARE: Final = (labels.VALIDATION, labels.CHECKPOINT)
 _LEAST_SHARE: Final = 0.01
 
 
@@ -174,7 +168,7 @@ def _parts(summary: RunSummary, usual: Mapping[str, Any], typical: Counted | Non
     busy = usual.get("busy_share") or 0.0
     if busy >= bound:  # the host mostly waits for the device
         return [SummaryPart(name="device busy", share=busy)]
-    part_ms = {part: max(usual.get(f"{part}_ms") or 0.0, 0.0) for part in _PARTS}
+    part_ms = {part: max(usual.get(f"{part}_ms") or 0.0, 0.0) for part in labels.PHRASES}
     if not wall or not any(part_ms.values()):
         return []
     rare = sum(part_ms[part] for part in _RARE)
@@ -188,7 +182,7 @@ def _parts(summary: RunSummary, usual: Mapping[str, Any], typical: Counted | Non
         total = sum(part_ms.values())
         shares = {part: value / total for part, value in part_ms.items()}
     ranked = sorted(shares.items(), key=lambda item: -item[1])
-    return [SummaryPart(name=_PHRASES.get(part, part), share=share) for part, share in ranked if share >= _LEAST_SHARE]
+    return [SummaryPart(name=labels.PHRASES[part], share=share) for part, share in ranked if share >= _LEAST_SHARE]
 
 
 def _warnings(

@@ -24,7 +24,7 @@ from perfhooks.trace.names import part_names, step_kinds
 from perfhooks.trace.tables import counters, memory, modules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
@@ -225,48 +225,40 @@ def _counters(capture: Capture, trace: Trace) -> dict[str, Any]:
 
 
 def _collectives(capture: Capture, trace: Trace) -> json_values.Columns:
-    table = capture.tables(trace).collectives
-    keys = ("operation", "backend", "group_description", "group_size", "dtype")
-    return json_values.columns(
-        table.group_by(*keys, maintain_order=True)
-        .agg(
-            pl.len().alias("count"),
-            pl.col("duration_ms").sum().alias("total_ms"),
+    return _grouped(
+        capture.tables(trace).collectives,
+        ("operation", "backend", "group_description", "group_size", "dtype"),
+        (
+            *_COUNTED,
             _sum_known(pl.col("exposed_ms")),
             _sum_known(pl.col("bytes")),
             pl.col("bytes").median().alias("median_bytes"),
             pl.col("bus_gb_per_s").median(),
-        )
-        .sort("total_ms", descending=True, maintain_order=True),
+        ),
         _ROWS,
     )
 
 
 def _copies(capture: Capture, trace: Trace) -> json_values.Columns:
-    table = capture.tables(trace).copies
+    rate = (pl.col("bytes").sum() / pl.col("duration_ms").sum() / 1e6).alias("gb_per_s")
     keys = ("kind", "source", "target", "blocking", "operator")
-    return json_values.columns(
-        table.group_by(*keys, maintain_order=True)
-        .agg(
-            pl.len().alias("count"),
-            pl.col("duration_ms").sum().alias("total_ms"),
-            _sum_known(pl.col("bytes")),
-            (pl.col("bytes").sum() / pl.col("duration_ms").sum() / 1e6).alias("gb_per_s"),
-            _sum_known(pl.col("host_ms")),
-        )
-        .sort("total_ms", descending=True, maintain_order=True),
-        _ROWS // 2,
-    )
+    sums = (*_COUNTED, _sum_known(pl.col("bytes")), rate, _sum_known(pl.col("host_ms")))
+    return _grouped(capture.tables(trace).copies, keys, sums)
 
 
 def _synchronisations(capture: Capture, trace: Trace) -> json_values.Columns:
-    table = capture.tables(trace).synchronisations
-    return json_values.columns(
-        table.group_by("call", "operator", "line", maintain_order=True)
-        .agg(pl.len().alias("count"), _sum_known(pl.col("host_ms")), _sum_known(pl.col("bytes")))
-        .sort("host_ms", descending=True, nulls_last=True, maintain_order=True),
-        _ROWS // 2,
-    )
+    sums = (_COUNTED[0], _sum_known(pl.col("host_ms")), _sum_known(pl.col("bytes")))
+    return _grouped(capture.tables(trace).synchronisations, ("call", "operator", "line"), sums, by="host_ms")
+
+
+_COUNTED: Final = (pl.len().alias("count"), pl.col("duration_ms").sum().alias("total_ms"))
+
+
+def _grouped(
+    table: pl.DataFrame, keys: Sequence[str], sums: Sequence[pl.Expr], limit: int = _ROWS // 2, by: str = "total_ms"
+) -> json_values.Columns:
+    groups = table.group_by(*keys, maintain_order=True).agg(*sums)
+    return json_values.columns(groups.sort(by, descending=True, nulls_last=True, maintain_order=True), limit)
 
 
 def _sum_known(column: pl.Expr) -> pl.Expr:
