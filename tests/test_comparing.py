@@ -353,7 +353,7 @@ def test_main_cause_explains_sixty_percent_of_a_reason(calls, by_count, said):
 def test_removed_rows_and_largest_inner_change_are_named():
     times = {"count_a": 1, "by_price": 0}
     gone = Contribution(name="Net_0", kind="module", a=2e6, b=0, count_b=0, by_count=-2e6, **times)
-    assert sentences.contribution(gone) == "-2 ms a step: Net_0 is gone (it took 2 ms)."
+    assert sentences.contribution(gone) == "-2 ms a step: Net_0 no longer runs (it took 2 ms)."
     inside = [("aten::mm", 5e5, 1, 1), ("aten::add", 2e5, 1, 1), ("aten::mul", 2e5, 1, 1), ("aten::div", 1e5, 1, 1)]
     more = Contribution(name="Net_0", kind="module", a=1e6, b=2e6, count_b=1, by_count=0, inside=inside, **times)
     assert sentences.contribution(more).endswith("; most of it aten::mm +0.5 ms and aten::add +0.2 ms.")

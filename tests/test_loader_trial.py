@@ -267,7 +267,7 @@ def test_error_of_perfhooks_is_reported_as_such(tmp_path, monkeypatch, caplog):
         DataLoader(Sleepy()), SimpleNamespace(trial=str(tmp_path / "trial.json"), trial_ends=time.monotonic() + 1)
     )
     said = json.loads((tmp_path / "trial.json").read_text())
-    assert said["problem"] == "trying it failed (ZeroDivisionError: division by zero)"
+    assert said["problem"] == "the measurement failed (ZeroDivisionError: division by zero)"
     assert (ends, caplog.text) == ([0], "")
 
 

@@ -841,7 +841,7 @@ def test_recorder_failure_keeps_the_recorded_part(monkeypatch, caplog):
     seen = []
     with Profiler(schedule=SCHEDULE, on_trace_ready=lambda w: seen.append((w.step_num, w.partial))) as prof:
         loop(prof)
-    assert seen == [(3, "profiling it failed"), (8, None)]
+    assert seen == [(3, "profiling this step failed"), (8, None)]
     assert "no luck" in caplog.text
 
 

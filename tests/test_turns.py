@@ -197,7 +197,7 @@ def test_too_few_steps_are_no_comparison(compare):
     done = compare("--run", training(4), "--", training(4))
     said = refused(done)
     assert "made too few steps to compare: its first steps do not count, and after them there was time for " in said
-    (left,) = re.findall(r"for (\d+) turns?, where 5 are needed; let it train for longer", said)
+    (left,) = re.findall(r"for (\d+) blocks?, but 5 are needed; let it train for longer", said)
     assert int(left) < turns.LEAST_BLOCKS
 
 

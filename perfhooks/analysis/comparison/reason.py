@@ -66,7 +66,7 @@ _MIN_CONTROLS: Final = 10
 
 
 class NoiseModel(NamedTuple):
-    """Noise of the times of rows.
+    """Noise of the measured times of rows.
 
     Rows with equally many calls give the estimate, because most of these rows did not change.
     """

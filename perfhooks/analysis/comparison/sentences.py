@@ -225,7 +225,7 @@ def _describe_change(row: Contribution, write: Callable[[float], str]) -> str:
     if row.is_new:
         return f"{text} is new{_describe_largest(row, write)}"
     if row.is_gone:
-        return f"{text} is gone (it took {write(row.a)})"
+        return f"{text} no longer runs (it took {write(row.a)})"
     renamed = f" (now called {row.renamed})" if row.renamed else ""
     causes = f"{_describe_calls(row)}{_describe_largest(row, write)}"
     return f"{text}{renamed} takes {write(row.b)} instead of {write(row.a)}{causes}"

@@ -7,8 +7,9 @@ one synchronization to the next, by each rank's own clock::
     rank 1   | update | data ................. | forward | backward           |
                                ^ here rank 1 falls behind                     ^ here all have waited for it
 
-The frontier of a stage is the time at which the last rank ends it. The time from the frontier of the previous stage to
-it is the exposed time of the stage. The exposed times sum to the step. Source: StageFrontier, arXiv 2606.06751.
+The frontier of a stage is the time at which the last rank ends it. The exposed time of a stage is the time from the
+frontier of the previous stage to its own frontier. The exposed times sum to the step. Source: StageFrontier, arXiv
+2606.06751.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def tried(command: Sequence[str], seconds: float, ends: float) -> LoaderTrial:
             how = f"ended with exit code {code}, before it iterated"
             if code is None:
                 how = f"did not iterate within {seconds:g} s (--seconds)"
-            raise CommandError(f"{name} {how} a torch.utils.data.DataLoader with gradients on", code or 1)
+            raise CommandError(f"{name} {how} a torch.utils.data.DataLoader with gradients enabled", code or 1)
         trial = read_json(file, LoaderTrial, "the result of a loader trial")
     if not any(trial_row.batches for trial_row in trial.tried):
         raise PerfhooksError(f"the loader cannot be measured: {trial.problem or 'there was no time for a batch'}")

@@ -231,6 +231,6 @@ def _get(files: dict[str, Path]) -> None:
 
 def _have(root: Path) -> dict[str, _File]:
     try:
-        return read_json(root / _HAVE, dict[str, _File], "what a mirror has", most=_MOST * 400)
+        return read_json(root / _HAVE, dict[str, _File], "a list of copied files", most=_MOST * 400)
     except (FileNotFoundError, PerfhooksError):
         return {}

@@ -131,7 +131,7 @@ class _Request:
 
     def _tell(self, text: str) -> None:
         if self._is_over:
-            raise PerfhooksError("its client no longer waits")
+            raise PerfhooksError("the request was withdrawn")
         self.note = text
 
 

@@ -116,10 +116,10 @@ class Alternation:
         pair = self._count(started)
         if self.failed is None and not pair.counts:
             few = min(started, key=lambda program: len(program.blocks))
-            turns_text = words.count(min(map(len, pair.counted)), "turn")
+            blocks = words.count(min(map(len, pair.counted)), "block")
             raise PerfhooksError(
                 f"{few.command.name} made too few steps to compare: its first steps do not count, and after them there "
-                f"was time for {turns_text}, where {LEAST_BLOCKS} are needed; let it train for longer"
+                f"was time for {blocks}, but {LEAST_BLOCKS} are needed; let it train for longer"
             )
 
     def _start(self, command: Command, number: int) -> Program:
@@ -195,7 +195,7 @@ class Alternation:
 
     def _said(self, now: str) -> str:
         judgement, far = self.judgement, f"pair {len(self.pairs) + 1} of {FEWEST_PAIRS} to {MOST_PAIRS}, {now}"
-        return f"{far} " if judgement is None else f"{far}; so far B {percent(judgement.verdict.ratio)} "
+        return f"{far} " if judgement is None else f"{far}; step time of B so far: {percent(judgement.verdict.ratio)} "
 
 
 def _turn(program: Program, length_s: float) -> Turn:

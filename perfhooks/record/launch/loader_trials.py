@@ -48,7 +48,7 @@ def _end_with(loader: Any, request: Request) -> None:
                 publish_json(file, try_loader(loader, seconds=0.9 * remaining_s))
             except Exception as error:
                 logger.debug("trying the loader failed", exc_info=True)
-                publish_json(file, {"name": kind, "problem": f"trying it failed ({cause_of(error)})"})
+                publish_json(file, {"name": kind, "problem": f"the measurement failed ({cause_of(error)})"})
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

@@ -202,7 +202,7 @@ class StepSignal:
             yield
             failed = False
         if failed:
-            notes.leave(self.request.notes, why="perfhooks failed, as its log says")
+            notes.leave(self.request.notes, why="perfhooks failed, see its messages in the log")
             self.disable()
 
     def _apply(self, answer: Answer) -> None:

@@ -280,7 +280,7 @@ class LoopController:
     def _recover(self, step: int) -> None:
         self._failures += 1
         with lifetime.busy(), guard("ending the window", self.options["on_error"]):
-            self._close(step, "profiling it failed")
+            self._close(step, "profiling this step failed")
         if self._failures >= MAX_FAILURES:
             logger.warning("profiling failed %d times in a row, and is disabled", self._failures)
             return
@@ -347,7 +347,7 @@ class LoopController:
         if isinstance(base, WhenSettled):
             first, wait_s = " before the step time was stable", self.requests.shortest_wait_s
             if wait_s:
-                first = f"; a window beside busy threads of the program waits for {wait_s:g} s"
+                first = f"; while other threads of the program compute, a window waits for {wait_s:g} s"
             first += f'; schedule="{_FOR_SHORT_RUNS}" also records short runs'
         if planned is not None:
             first = f"; the first window is {words.steps(planned.active, planned.last)}"

@@ -45,7 +45,7 @@ class StepsPart(_Part):
     median_ms: float | None
     kinds: list[str]
     usual: dict[str, float | None]
-    """Means of these steps, by column."""
+    """Means of the usual steps, by column."""
     others: list[StepKind]
     headline: str
     is_usual: list[bool] = []

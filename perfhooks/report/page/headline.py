@@ -31,8 +31,13 @@ _WHILE: Final = (
     *("while graphs are captured", "while kernels are loaded", "while convolutions are tried out"),
     *("while garbage is collected", "while the host waits for other ranks", "while the step validates"),
     *("while a checkpoint is saved", "while operators run on the host", "while code between operators runs"),
-    *("in calls of the runtime", "while nothing was recorded", "in calls that launch", "behind a full queue"),
-    *("before launched work starts", "while launched work waits for other work", "though work was launched"),
+    *(
+        "in calls of the runtime",
+        "while nothing was recorded",
+        "in calls that launch",
+        "while the launch queue is full",
+    ),
+    *("before launched work starts", "while launched work waits for other work", "although work was launched"),
     *("inside graphs", "before work whose launch was not recorded"),
 )
 """Texts about the causes of idle time, in the order of `device_time.CAUSES`."""
@@ -139,8 +144,8 @@ def headline(
     * Numbers are means of the most common kind of steps (`perfhooks.trace.names.step_kinds`).
     * Steps with unknown device times are neither in the means nor named, if other steps have these times.
 
-    For example ``steps 12-14: 412 ms, 61% waiting for data, device busy 22%``. Empty without numbered steps.
-    ``unmarked`` is the name of the only row of a recording without steps.
+    For example ``steps 12-14: 412 ms, 61% waiting for data, device busy 22%``. The text is empty without numbered
+    steps. ``unmarked`` is the name of the only row of a recording without steps.
     """
     steps = table["step"].drop_nulls()
     if unmarked and not table.height:

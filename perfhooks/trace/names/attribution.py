@@ -38,7 +38,10 @@ def of_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], I
 
 
 def at_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], Ints]:
-    """Return the lines that run during each slice, in the form of `of_rows`. For a frame this is its own line."""
+    """Return the lines that run during each slice, in the form of `of_rows`.
+
+    For a Python frame, the line is the frame's own.
+    """
     tree = host.tree(trace)
     names, parent = trace.name[tree.row], tree.nesting.parent
     frames = [nearest(parent, tree.entry[rows], names_of(trace, origins, owners)[names]) for origins in PREFERENCE]

@@ -18,7 +18,7 @@ _DECIMAL_LIMIT: Final = Decimal(MAX_TIME_US)
 
 
 def lengths(micros: Floats) -> tuple[Ints, Flags]:
-    """Return lengths in ns, and which of them are valid. Unlike time stamps, they are small enough for a double."""
+    """Return lengths in ns, and which of them are valid. Lengths are small enough for a double, unlike time stamps."""
     good = np.abs(micros) < MAX_TIME_US
     return np.rint(np.where(good, micros, 0.0) * 1000).astype(np.int64), good
 
