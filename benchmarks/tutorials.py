@@ -1,6 +1,6 @@
 """Run the commands of the tutorials in their order, and write the real outputs into the pages.
 
-A block of commands is followed by a block with its output. Every command runs in one folder with the tutorials' script.
+A block of commands may be followed by a block with its output. All commands run in one folder with the script.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pictures import on_a_terminal
 ROOT = Path(__file__).parents[1]
 PAGES = ("bottleneck", "faster")
 _LINES = r"(?:(?!```).*\n)*"
-STEP = re.compile(rf"^(?P<sh>```sh\n(?P<commands>{_LINES})```\n\n```text\n){_LINES}```$", re.MULTILINE)
-"""A block of commands with a block of output."""
+STEP = re.compile(rf"^```sh\n(?P<commands>{_LINES})```$(?P<shown>\n\n```text\n{_LINES}```$)?", re.MULTILINE)
+"""A block of commands, and the block of their output if there is one."""
 
 
 def main() -> None:
@@ -38,8 +38,9 @@ def renewed(text: str, folder: Path) -> str:
     shutil.copy(ROOT / "examples/tutorial/train.py", folder)
 
     def step(match: re.Match[str]) -> str:
-        outputs = [output_of(line, folder) for line in match["commands"].splitlines()]
-        return f"{match['sh']}{''.join(outputs)}```"
+        outputs = "".join(output_of(line, folder) for line in match["commands"].splitlines())
+        shown = f"\n\n```text\n{outputs}```" if match["shown"] else ""
+        return f"```sh\n{match['commands']}```{shown}"
 
     return STEP.sub(step, text)
 
