@@ -73,7 +73,7 @@ def test_a_mirror_has_all_but_traces_and_pages(there, tmp_path):
     missing = names(tmp_path / "there" / "r") - names(run)
     hidden = {name for name in missing if name.startswith(".")}
     traces = {f"{window}/rank{rank}.pt.trace.json.gz" for window, rank in ((FIRST, 0), (FIRST, 1), (LAST, 0))}
-    assert missing - hidden == traces | {"report.html", "report.json"}
+    assert missing - hidden == traces | {"report.html", "report.json", "findings.json"}
     assert [window.name for window in FinishedRun(run).windows] == [FIRST, LAST]
 
 

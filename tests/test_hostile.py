@@ -270,7 +270,16 @@ NAMES_OF_A_RUN = (
         "rank0.slow.folded",
         "rank0.worker.log",
     ),
-    *("run.json", "report.html", "report.json", ".page.cache.json", ".rank0.recording", ".rank0.process", "requests"),
+    *(
+        "run.json",
+        "report.html",
+        "report.json",
+        "findings.json",
+        ".page.cache.json",
+        ".rank0.recording",
+        ".rank0.process",
+        "requests",
+    ),
     *(".rank0.lock", ".page.lock", ".run.lock", ".requests.lock", ".rank0.process.lock", "train-000001-000002"),
 )
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import sys
 from enum import Enum
 from typing import Annotated, Final
 
 import typer
 
 from perfhooks.cli.trace_options import COMMUNICATION, MAX_UNPACKED
+from perfhooks.core.errors import OptionError
 
 EXAMPLES: Final = """Examples:
 
@@ -15,7 +17,8 @@ EXAMPLES: Final = """Examples:
 - `perfhooks show trace.json.gz -t labels`
 - `perfhooks show trace.json.gz --sort cuda_time_total`
 - `perfhooks show trace.json.gz -t kernels --csv > kernels.csv`
-- `perfhooks show trace.json.gz --json | jq '.steps[].wall_ms'`
+- `perfhooks show trace.json.gz -t steps --json | jq '.[].wall_ms'`
+- `perfhooks show perf/latest --format json | jq '.findings[].title'`
 """
 
 _TABLE_HELP: Final = (
@@ -81,7 +84,12 @@ def command(
         typer.Option("--csv", help="CSV with all columns. Without this option, a pipe gets CSV without empty columns."),
     ] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="JSON: a list of rows, or an object with a list for each table.")
+        bool,
+        typer.Option(
+            "--json",
+            help="JSON: without --table the findings, as in findings.json; otherwise the rows of the table, or an "
+            "object with the rows of several tables.",
+        ),
     ] = False,
     written: Annotated[
         Written | None,
@@ -107,8 +115,13 @@ def command(
     if written is Written.markdown:
         typer.echo(show.markdown(target, table or ()), nl=False)
         return
-    is_csv = csv or written is Written.csv
-    form_name = show.form(csv=is_csv, json=json or written is Written.json)
+    is_csv, is_json = csv or written is Written.csv, json or written is Written.json
+    form_name = show.form(csv=is_csv, json=is_json)
+    if is_json and not (table or sort):
+        if by or limit:
+            raise OptionError("--by and --limit need --table: without a table, JSON contains the findings")
+        sys.stdout.buffer.write(show.findings_json(target, communication))
+        return
     show.show(
         target,
         table or (),

@@ -346,14 +346,16 @@ class Evidence(WindowSteps):
         profiled_ms, estimate = gain_ms, text.estimate
         if is_bound and bound_ms is not None:
             profiled_ms, estimate = bound_ms, str(texts.shared("bound"))
-        cpu_wait = self.circumstances.queued or 0.0
-        if profiled_ms is not None:
+        cpu_wait, most_ms = self.circumstances.queued or 0.0, None
+        affected_ms = profiled_ms if bound_ms is None else bound_ms
+        if profiled_ms is not None and affected_ms is not None:
             if self.is_start:
                 return
             share = self.overhead_share(profiled_ms, of)
             if self.is_busy and of is not None:
                 share = max(share, self.share(profiled_ms))
             gain_ms = unprofiled_gain(profiled_ms, share, self.step_ms, self.unprofiled_ms)
+            most_ms = unprofiled_gain(affected_ms, share, self.step_ms, self.unprofiled_ms)
             least = NOTABLE + (cpu_wait if is_wait and self.is_busy else 0.0)
             if gain_ms <= 0 or gain_ms < least * self.unprofiled_ms:
                 return
@@ -373,6 +375,8 @@ class Evidence(WindowSteps):
             overhead_share=share,
             wait_ms=wait_ms,
             wait_share=wait_share,
+            affected_ms=affected_ms,
+            most_ms=most_ms,
             basis=basis_text,
         )
 

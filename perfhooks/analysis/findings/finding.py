@@ -30,6 +30,7 @@ DOMINANT: Final = 0.2
 MANY: Final = 20
 """Minimum repetitions of a collective or operator in a step. DDP needs one collective for every 25 MiB of gradients."""
 LINE: Final = re.compile(r"\S+\.py(?:\(\d+\)|:\d+\)|(?=: ))")
+_NUMBERED: Final = re.compile(r"(?P<file>.+)[:(](?P<line>\d+)\)?")
 _BY_SHAPES: Final = ("kernels-below-limit",)
 """Rules that use only shapes and device times, so recorded stacks do not change their results."""
 _REQUESTS: Final = ("record-shapes", "record-stacks")
@@ -65,6 +66,10 @@ class Finding:
     wait_ms: float | None = None
     """Wait for data while no device works, in a profiled step."""
     wait_share: float = 1.0
+    affected_ms: float | None = None
+    """All the time that the fix affects, in a profiled step."""
+    most_ms: float | None = None
+    """The same in an unprofiled step: the upper end of the gain."""
     basis: str = ""
     """The steps of the gain, of the title and of the evidence."""
     values: dict[str, Value] = field(default_factory=dict)
@@ -153,25 +158,34 @@ def scale_to_unprofiled(
             exposed = min(data_ms * row["wait_share"], step_ms)
             if exposed < HEAVY * step_ms:
                 continue
-            saved = exposed * profiled_ms / wait_ms
+            saved, most_ms = exposed * profiled_ms / wait_ms, exposed
             text = FindingText(WAITING, {"unit": "step", "wait_ms": exposed, "share": exposed / step_ms})
             clock = text("clock", data_ms=data_ms, step_ms=step_ms)
             lines = [line for line in row["evidence"] if line["phrase"] != clock.phrase]
             title = {"title": text.title, "values": text.values}
             new |= msgspec.to_builtins({**title, "evidence": [clock, *lines]})
         else:
-            saved = unprofiled_gain(profiled_ms, row.get("overhead_share", 0.0), profiled_step_ms, step_ms)
+            overhead_share = row.get("overhead_share", 0.0)
+            saved = unprofiled_gain(profiled_ms, overhead_share, profiled_step_ms, step_ms)
+            most_ms = unprofiled_gain(row.get("affected_ms") or 0.0, overhead_share, profiled_step_ms, step_ms)
             new["basis"] = basis(profiled_step_ms, step_ms)
         if saved >= NOTABLE * step_ms:
-            rows.append(new | {"gain_ms": saved, "gain_percent": 100 * saved / step_ms})
+            rows.append(new | {"gain_ms": saved, "gain_percent": 100 * saved / step_ms, "most_ms": most_ms})
     return rows
 
 
 def first_source_line(evidence: Iterable[Mapping[str, Any]]) -> str:
     """Return for example ``train.py:20``, otherwise the first file."""
+    file, line = source_location(evidence)
+    return (file or "") if line is None else f"{file}:{line}"
+
+
+def source_location(evidence: Iterable[Mapping[str, Any]]) -> tuple[str | None, int | None]:
+    """Return file and line of the first Python function in the evidence, otherwise of the first location."""
     matches = [match for line in evidence for match in LINE.findall(line["text"])]
-    line = next((match for match in matches if match.endswith(")")), matches[0] if matches else "")
-    return line.strip("()").replace("(", ":")
+    location = next((match for match in matches if match.endswith(")")), matches[0] if matches else "")
+    numbered = _NUMBERED.fullmatch(location)
+    return (location or None, None) if numbered is None else (numbered["file"], int(numbered["line"]))
 
 
 def add_source_lines(

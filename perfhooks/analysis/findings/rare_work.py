@@ -49,6 +49,7 @@ class Rare(NamedTuple):
             text,
             gain_ms=self.ms / self.steps / 2,
             gain_percent=50 * self.share,
+            most_ms=self.ms / self.steps,
             evidence=(count, *top_lines([(row.line, row.ms) for row in self.rows if row.line])),
         )
 

@@ -19,13 +19,13 @@ from perfhooks.cli.actions import mirror, output
 from perfhooks.cli.actions.sources import Source, find, last_window, run_of
 from perfhooks.cli.targets import run_in
 from perfhooks.core import words
-from perfhooks.core.errors import OptionError
+from perfhooks.core.errors import OptionError, PerfhooksError
 from perfhooks.core.progress import show_spinner
 from perfhooks.report.finishing.adoption import adopted
 from perfhooks.report.handlers import collectives
-from perfhooks.report.page import compiled_rows, slow_rows, startup_rows
+from perfhooks.report.page import compiled_rows, findings_file, slow_rows, startup_rows
 from perfhooks.report.page import markdown as in_markdown
-from perfhooks.report.page.run_data import stored_findings
+from perfhooks.report.page.run_data import from_trace, gather, stored_findings
 from perfhooks.report.page.run_summary import read_summary
 from perfhooks.report.page.terminal_tables import NOTHING, draw
 from perfhooks.run import loose, remote
@@ -264,15 +264,36 @@ def markdown(target: str | None, names: Sequence[str] = ()) -> str:
     """Return a summary in at most 2,000 tokens."""
     if names:
         raise OptionError("--format markdown is a summary of the run; use --csv or --json for a table")
-    is_folder = target is not None and remote.is_url(target) and mirror.holds_traces(target)
-    path = mirror.here(target, traces=is_folder)
+    path = _local(target)
     if path.exists() and not path.is_dir():
         return in_markdown.of_trace(path)
-    traces = [] if run_in(path) is not None else loose.traces(path)
-    if not traces:
+    if not _is_loose(path):
         return in_markdown.of_run(run_in(path) or path)
     with adopted(path) as run:
-        return in_markdown.of_run(run.folder, [trace.path for trace in traces])
+        return in_markdown.of_run(run.folder, [trace.path for trace in loose.traces(path)])
+
+
+def findings_json(target: str | None, communication: str | None = None) -> bytes:
+    """Return the content of ``findings.json`` for a run, a window, a trace or a folder of traces."""
+    path = _local(target)
+    if path.exists() and not path.is_dir():
+        return findings_file.to_json(findings_file.from_data(from_trace(path, communication=communication)))
+    run = run_of(str(path))
+    if run is None and _is_loose(path):
+        with adopted(path, communication=communication) as loose_run:
+            return findings_file.to_json(findings_file.from_data(gather(loose_run.folder)))
+    if run is None:
+        raise PerfhooksError(f"{path} is no run, no trace and no folder of traces")
+    window = path.name if path.resolve().parent == run.resolve() else None
+    return findings_file.to_json(findings_file.from_data(gather(run), window))
+
+
+def _local(target: str | None) -> Path:
+    return mirror.here(target, traces=target is not None and remote.is_url(target) and mirror.holds_traces(target))
+
+
+def _is_loose(path: Path) -> bool:
+    return run_in(path) is None and bool(loose.traces(path))
 
 
 def form(*, csv: bool, json: bool) -> Form:

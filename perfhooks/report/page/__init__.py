@@ -8,7 +8,7 @@ from perfhooks.core import json_values
 from perfhooks.core.words import MAX_TEXT
 from perfhooks.report.page.run_summary import read_summary
 from perfhooks.run import layout
-from perfhooks.run.layout import PAGE, PAGE_DATA, PAGE_LOCK
+from perfhooks.run.layout import FINDINGS, PAGE, PAGE_DATA, PAGE_LOCK
 from perfhooks.run.locking import locked
 from perfhooks.run.publishing import encoded, publish
 from perfhooks.run.remote import copy
@@ -21,22 +21,23 @@ if TYPE_CHECKING:
 
 
 def write(folder: Path, *, remote: str | None = None, title: str | None = None, unread: Sequence[str] = ()) -> Path:
-    """Write ``report.html`` and ``report.json``. ``unread`` has a message for each unreadable trace.
+    """Write ``report.html``, ``report.json`` and ``findings.json``. ``unread`` has a message for each unreadable trace.
 
     Raises OSError if another process held the lock of the report for two minutes.
     """
-    from perfhooks.report.page import data, page, run_data
+    from perfhooks.report.page import data, findings_file, page, run_data
 
     # read inside the lock, so that the last writer includes the windows of all other writers
     with locked(folder / PAGE_LOCK, 120):
         facts = {"title": title, "unread": [json_values.text(message, MAX_TEXT) for message in unread[:60]]}
         report = run_data.gather(folder) | json_values.facts(facts)
         stored = encoded(msgspec.convert(report, data.RunData))
-        for name, content in ((PAGE_DATA, stored), (PAGE, page.render(report).encode())):
+        findings = findings_file.to_json(findings_file.from_data(report))
+        for name, content in ((PAGE_DATA, stored), (FINDINGS, findings), (PAGE, page.render(report).encode())):
             with publish(folder / name) as file:
                 file.write(content)
     if remote is not None:
-        copy(folder, [PAGE_DATA, PAGE], remote)
+        copy(folder, [PAGE_DATA, FINDINGS, PAGE], remote)
     return folder / PAGE
 
 

@@ -54,7 +54,7 @@ def gather(folder: Path) -> dict[str, Any]:
     of_run = [*of_ranks.pop("findings", ()), *_rare_work_findings(run, steps)]
     data = {
         "format": FORMAT,
-        "title": folder.resolve().name,
+        "title": json_values.text(folder.resolve().name),
         "run": _run_facts(run.manifest),
         "windows": [_window(window, shown, explanations) for window in run.windows],
         "lost": [f"{place.folder.name} of rank {place.rank}" for place in run.run.died_recording(run.listing)],
@@ -83,7 +83,7 @@ def from_trace(path: Path, *, communication: str | None = None) -> dict[str, Any
     shown = {"ranks": [_rank(capture)], "details": {str(capture.rank): details}}
     data: dict[str, Any] = {
         "format": FORMAT,
-        "title": path.name,
+        "title": json_values.text(path.name),
         "run": {},
         "windows": [_facts(window) | ({} if numbers else {"first": None, "last": None}) | shown],
         "lost": [],
