@@ -50,9 +50,9 @@ def options(_: str) -> str:
 
 def successors(whose: str) -> str:
     """Return the table of another profiler's options and their names here."""
-    from perfhooks.core.successors import SUCCESSORS
+    from perfhooks.core import successors
 
-    named = next(options for owner, options in SUCCESSORS.items() if owner.endswith(whose))
+    named = next(options for owner, options in successors.successors().items() if owner.endswith(whose))
     rows = [f"| `{name}` | `{answer}` |" for name, answer in named.items()]
     return "\n".join(["| there | here |", "|---|---|", *rows])
 
@@ -75,10 +75,10 @@ def rules(_: str) -> str:
 
 def causes(_: str) -> str:
     """Return the table of causes of slow steps and their detection, in the order of the checks."""
-    from perfhooks.run.live.slow_causes import SEEN_BY
+    from perfhooks.run.live.slow_causes import signs
 
     return "\n".join(
-        ["| cause | detected by |", "|---|---|", *(f"| {cause} | {sign} |" for cause, sign in SEEN_BY.items())]
+        ["| cause | detected by |", "|---|---|", *(f"| {cause} | {sign} |" for cause, sign in signs().items())]
     )
 
 

@@ -68,9 +68,10 @@ def test_definitions_have_unique_terms_and_meanings():
 def test_causes_of_slow_steps_are_explained():
     named = {value for name, value in vars(slow_causes).items() if name.isupper() and isinstance(value, str)}
     site = (ROOT / "docs/slow.md").read_text(encoding="utf-8")
-    assert sorted(named - slow_causes.SEEN_BY.keys()) == []
-    assert [cause for cause in slow_causes.SEEN_BY if f"\n| {cause} | " not in site] == []
-    assert [cause for cause in slow_causes.SEEN_BY if f" {cause}: " not in DEFINITIONS["slow"]["cause"]] == []
+    assert list(slow_causes.signs()) == list(slow_causes.CAUSES)
+    assert sorted(named - slow_causes.signs().keys()) == []
+    assert [cause for cause in slow_causes.signs() if f"\n| {cause} | " not in site] == []
+    assert [cause for cause in slow_causes.signs() if f" {cause}: " not in DEFINITIONS["slow"]["cause"]] == []
 
 
 def test_definition_of_a_start_names_its_thresholds():

@@ -17,7 +17,7 @@ from lightning_training import Tiny, batches, events, fit, profiler, tables, tra
 
 import perfhooks
 from perfhooks import Profiler
-from perfhooks.core.successors import SUCCESSORS
+from perfhooks.core.successors import successors
 from perfhooks.report import handlers
 from perfhooks_lightning import ProfilerCallback
 
@@ -218,7 +218,7 @@ def test_12_unsupported_arguments_are_rejected(tmp_path):
     assert tables(profiler(tmp_path, WINDOW), tmp_path) == {}
 
 
-@pytest.mark.parametrize(("whose", "name"), [(whose, name) for whose, names in SUCCESSORS.items() for name in names])
+@pytest.mark.parametrize(("whose", "name"), [(whose, name) for whose, names in successors().items() for name in names])
 def test_option_of_another_profiler_names_its_successor(whose, name):
     """Each keyword and handler that an answer names is one that there is."""
     faces = [ProfilerCallback] if name in inspect.signature(Profiler).parameters else [Profiler, ProfilerCallback]
@@ -227,7 +227,7 @@ def test_option_of_another_profiler_names_its_successor(whose, name):
             TypeError, match=re.escape(f"unexpected option {name!r}; this is an option of {whose}; use")
         ):
             face(**{name: 1})
-    answer = SUCCESSORS[whose][name]
+    answer = successors()[whose][name]
     keywords = {*inspect.signature(Profiler).parameters, *inspect.signature(ProfilerCallback).parameters}
     given = {"group_by_input_shape", "max_name_column_width"}  # torch's own table's
     assert {*re.findall(r"(\w+)=", answer)} <= keywords | given
@@ -238,7 +238,7 @@ def test_option_of_another_profiler_names_its_successor(whose, name):
 def test_arguments_of_lightnings_profiler_are_known():
     """Those that torch's profiler takes are options of ours; the others have an answer."""
     own = {*inspect.signature(PyTorchProfiler).parameters} - {"profiler_kwargs"}
-    assert own <= {*SUCCESSORS["Lightning's PyTorchProfiler"]}
+    assert own <= {*successors()["Lightning's PyTorchProfiler"]}
 
 
 @pytest.mark.usefixtures("even_pace")

@@ -16,6 +16,7 @@ from perfhooks.record.watch.sampling import common
 from perfhooks.record.watch.usual import MIN_SAMPLES, UsualSteps, beyond
 from perfhooks.run.live.slow_causes import (
     ALLOCATOR,
+    CAUSES,
     CHECKPOINT,
     CLOCK,
     COMPILATION,
@@ -29,7 +30,6 @@ from perfhooks.run.live.slow_causes import (
     MEMORY,
     OWN,
     RANKS,
-    SEEN_BY,
     UNKNOWN,
 )
 from perfhooks.trace.names.origins import PREFERENCE, Origin
@@ -186,7 +186,7 @@ class Explainer:
         totals[MEMORY] += min(int(self._paging_ns(facts)), spent(samples))
         totals[OWN] += spent([sample for sample in samples if sample.state in (State.COMPUTING, State.QUEUEING)])
         totals[UNKNOWN] += spent(samples)
-        cause = next(cause for cause in SEEN_BY if totals[cause] >= _SUFFICIENT * totals[UNKNOWN])
+        cause = next(cause for cause in CAUSES if totals[cause] >= _SUFFICIENT * totals[UNKNOWN])
         return None if cause == UNKNOWN else Explanation(cause, min(float(spent(samples)), facts.excess_ns), line)
 
     def _has_cause(self, sample: Sample, cause: str) -> bool:
@@ -289,7 +289,7 @@ class Explainer:
 
 
 def _first_sufficient(explained: Mapping[str, float], needed_ns: float) -> str | None:
-    first = next((cause for cause in SEEN_BY if explained.get(cause, 0.0) >= needed_ns), None)
+    first = next((cause for cause in CAUSES if explained.get(cause, 0.0) >= needed_ns), None)
     return MEMORY if first == OWN and explained[MEMORY] >= _SUFFICIENT * explained[OWN] else first
 
 
