@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     Path_ = str | os.PathLike[str]
 
 _SAID: Final = pytest.StashKey[list[str]]()
-"""Verdicts for the end of the session."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 Event: TypeAlias = "dict[str, Any]"
 
 PID = 100
-"""Default process number of events."""
 
 __all__ = [
     "PID",

@@ -104,7 +104,6 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
             default=None if self._beginning else SCHEDULE,
         )
         self.profiler = self.profilers.get("train") or next(iter(self.profilers.values()))
-        """Profiler of the training, else of another loop."""
         self._closed = False
         self._last_iter: int | None = None
         self._loaded: dict[str, int] = {}

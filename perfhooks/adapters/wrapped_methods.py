@@ -17,7 +17,6 @@ class _Wrapped(NamedTuple):
     name: str
     wrapper: Callable[..., Any]
     before: Any
-    """Attribute of the instance before it was wrapped."""
 
 
 class WrappedMethods:

@@ -12,9 +12,7 @@ class Job:
     identity: str | None = None
     """Text that is equal on all ranks of a job; None without a launcher."""
     is_restart: bool = False
-    """Whether the launcher restarted this node."""
 
     @property
     def first(self) -> Job:
-        """The same job, seen from rank 0."""
         return replace(self, rank=0, local_rank=0)

@@ -92,7 +92,6 @@ class Estimate:
 
     @property
     def value(self) -> float:
-        """The step time, in the unit of the steps."""
         return math.exp(self.log)
 
 

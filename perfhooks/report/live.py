@@ -254,7 +254,7 @@ class View:
                     changed[folder] = folder.lstat().st_mtime_ns
         self._finished = {folder: at for folder, at in self._finished.items() if changed.get(folder) == at}
         unfinished = {}
-        for folder in sorted(changed, key=changed.__getitem__)[-32:]:  # unfinished windows are among the latest ones
+        for folder in sorted(changed, key=changed.__getitem__)[-32:]:
             if folder not in self._finished:
                 count = sum(_unfinished(folder))
                 if count:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SHARE: Final = ".share"
-"""Suffix of a reduced trace."""
 _NAMES: Final = (".json", ".json.gz")
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[\s*\{[^\]]{0,4096}?"ph"\s*:')
 """Start of the event list in a trace file: after the key ``traceEvents``, or at the begin of a file without keys."""
@@ -26,7 +25,6 @@ _KEY_BYTES: Final = 64
 them is found.
 """
 _JSON: Final = re.compile(rb'(?:\xef\xbb\xbf)?\s*[\[{"\dtfn-]')
-"""Start of any JSON text."""
 _HEAD_BYTES: Final = 4 << 20
 """Maximum bytes before the events. Kineto writes some kilobytes there."""
 # rank-0, inference_rank_3, rank34; TP-0 in SGLang

@@ -41,7 +41,6 @@ class StepsBy(msgspec.Struct, frozen=True, kw_only=True):
     fetches: float | None = None
     """Mean number of batches per step, at the end of the training."""
     updates: float | None = None
-    """Mean number of optimizer updates per step."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,7 +35,6 @@ _CAN_NAME: Final = {os.open, os.mkdir, os.rmdir, os.unlink, os.rename, os.stat} 
 _FOLDER: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
 _DESCRIPTORS: Final = Path("/proc/self/fd")
-"""Paths of open files, on Linux."""
 
 SILENT_S: Final = 600.0
 """Time in s without a sign of life after which another process counts as dead. Slow network disks take minutes, and
@@ -106,7 +105,6 @@ class OwnFolder:
             file.write(msgspec.json.format(encoded(data), indent=1))
 
     def append(self, name: str) -> IO[bytes]:
-        """Open a file for reading and appending."""
         with self.opened() as here:
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
             return os.fdopen(open_plain(here.path / here(name), flags, here.descriptor), "rb+")

@@ -62,7 +62,7 @@ def is_network_disk(folder: Path) -> bool:
 
 
 def _disks() -> list[tuple[str, str]]:
-    if sys.platform == "linux":  # psutil takes 10 ms to import
+    if sys.platform == "linux":
         try:
             rows = [line.split() for line in _MOUNTS.read_bytes().splitlines()]
         except OSError:

@@ -263,9 +263,7 @@ class Stretch(NamedTuple):
     """Number of the first step after this interval."""
     wall_ms: float
     thread_ms: float
-    """CPU time of the stepping thread."""
     process_ms: float
-    """CPU time of all threads."""
     waited_ms: float
     """Run-queue wait of the stepping thread."""
     others_ms: float = math.nan

@@ -317,12 +317,9 @@ def _last_asked(requests_ns: array[int], arrivals: np.ndarray) -> np.ndarray:
 
 
 class Rows(NamedTuple):
-    """Ended steps as in the file."""
-
     stage: str
     numbers: np.ndarray
     phases: np.ndarray
-    """Indices into `Phase`."""
     walls: np.ndarray
     waits: np.ndarray
     """Waits for data in ns; -1 if unknown. The next fields use the same value."""
@@ -333,7 +330,6 @@ class Rows(NamedTuple):
         return [_PHASES[phase] for phase in self.phases.tolist()]
 
     def append_to(self, path: Path) -> None:
-        """Append to a CSV file, in ms."""
         stage = in_timeline(self.stage)
         columns = (self.numbers.tolist(), self.phase_names(), *(column.tolist() for column in self[3:]))
         lines = [

@@ -40,8 +40,6 @@ class Doubt:
 
 
 class Instants(NamedTuple):
-    """The ``[memory]`` events by time."""
-
     thread: Ints
     time: Ints
     address: Ints
@@ -92,11 +90,8 @@ class Trace:
     """Distinct arguments that are lists or strings, as JSON."""
     kind: Column
     category: Column
-    """Index into `categories`."""
     name: Column
-    """Index into `names`."""
     thread: Column
-    """Index into `threads`."""
     start: Ints
     end: Ints
     order: Column
@@ -155,7 +150,7 @@ class Trace:
     def rows(self, *kinds: Kind) -> Ints:
         is_selected = np.zeros(len(self), np.bool_)
         for kind in kinds:
-            is_selected |= self.kind == int(kind)  # a plain int keeps the comparison in bytes
+            is_selected |= self.kind == int(kind)
         return np.flatnonzero(is_selected)
 
     def matching(self, pattern: re.Pattern[str], rows: Ints) -> Flags:
@@ -177,7 +172,7 @@ class Trace:
         return rows[np.flatnonzero(match[self.name[rows]])]
 
     def searched(self, pattern: str, *kinds: Kind) -> Ints:
-        if not self.names_of(*kinds):  # saves the compilation (1 ms)
+        if not self.names_of(*kinds):
             return np.empty(0, np.int64)
         return self.chosen(re.compile(pattern).search, *kinds)
 

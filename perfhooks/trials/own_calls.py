@@ -146,7 +146,6 @@ class CallComparison:
         compare = Compare(self.measurements)
         compare.trim_significant_figures()
         compare.colorize(rowwise=True)
-        # notebooks and files show marks, but no terminal colors
         plain = _COLOR.sub("", _FASTEST.sub("| *", str(compare))).rstrip()
         return f"{plain} * is the fastest of its row, or within 1% or 0.1 us of it." if "| *" in plain else plain
 

@@ -157,7 +157,6 @@ class _Costs(NamedTuple):
     own: Ints
     total: Ints
     counts: Flags
-    """Mask of the calls in counted steps."""
     steps: int
     step_ms: float
 

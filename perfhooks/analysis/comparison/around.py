@@ -41,7 +41,6 @@ class CostKey(NamedTuple):
     """Class of device work: compute, communication, copy, set or idle."""
     kernel: str = ""
     call: str = ""
-    """Outermost operator around the work."""
     given: str = ""
     """Shapes of the inputs of ``call``."""
 

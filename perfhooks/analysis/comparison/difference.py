@@ -25,7 +25,6 @@ PROCESS_SD: Final = 0.01
 PROCESS_FREEDOM: Final = 4
 """Degrees of freedom of `PROCESS_SD`: it counts as much as five measured pairs."""
 EDGE_CONFIDENCE: Final = 0.9
-"""Confidence that a change exceeds the tolerance."""
 _MOST_STEPS: Final = 1000
 """Maximum factor by which more steps are suggested to decide a comparison."""
 _POWER: Final = 0.84

@@ -129,7 +129,6 @@ def _columns(pairs: list[tuple[str, str]]) -> tuple[set[str], set[str]]:
 
 def _align(trees: tuple[_Tree, _Tree], of_a: list[str], of_b: list[str]) -> list[tuple[str, str]]:
     in_a, in_b = ([side.contained(path) for path in paths] for side, paths in zip(trees, (of_a, of_b), strict=True))
-    # equal prefixes are matched first, because a later module may have the same content
     first_difference = next(
         (index for index, hashes in enumerate(zip(in_a, in_b, strict=False)) if hashes[0] != hashes[1]), None
     )

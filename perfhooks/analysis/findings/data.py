@@ -60,10 +60,9 @@ def waiting_for_data(window: Evidence) -> Iterator[Finding]:
     double its time.
 
     Measured: on the host, if a batch takes longer to make than to transfer (`TRANSFER_MS`) and CPUs are free. On a busy
-    host with two cores, two workers reduced the time of a batch from 118 to 83 ms. A batch had 64 samples with 0.2 ms
-    of work each. The gain also holds with a device, because the host waits for batches there, too.
-    `perfhooks.analysis.findings.loader_plan` computes the number of workers and its effect. Other fixes were not
-    measured: their gain is an upper bound.
+    host with two cores, two workers reduced the time of a batch from 118 to 83 ms. The gain also holds with a device,
+    because the host waits for batches there, too. `perfhooks.analysis.findings.loader_plan` computes the number of
+    workers and its effect. Other fixes were not measured: their gain is an upper bound.
     """
     fetches = fetch_ranges(window)
     wait = _data_wait(window, fetches)

@@ -113,7 +113,6 @@ class Evidence(WindowSteps):
 
     @cached_property
     def unprofiled_data_ms(self) -> float | None:
-        """Wait for data in an unprofiled step; None if unknown."""
         wait_ms = self.capture.cost.idle_data_ms
         is_known = wait_ms is not None and self.capture.cost.idle_step_ms and self.are_numbered
         return min(wait_ms, self.unprofiled_ms) if wait_ms is not None and is_known else None

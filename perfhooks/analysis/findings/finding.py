@@ -84,7 +84,6 @@ class Finding:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Evidence as text."""
         return tuple(map(str, self.evidence))
 
     def check(self) -> None:

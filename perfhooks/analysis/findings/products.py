@@ -41,9 +41,7 @@ class Capability(enum.IntEnum):
     """Major compute capability of NVIDIA's devices."""
 
     VOLTA = 7
-    """First capability with tensor cores."""
     AMPERE = 8
-    """First capability with TF32."""
 
 
 def float32_products(window: Evidence) -> Iterator[Finding]:
@@ -202,9 +200,9 @@ def weight_bound_products(window: Evidence) -> Iterator[Finding]:
     """GEMVs, and GEMMs with few rows, that are bound by reading their weights take 10% of the step or more.
 
     Source: `MAJOR`; operations and bytes from the recorded shapes (`perfhooks.trace.limits`) and the peaks of the
-    device. Moving data takes longer than computing, most of the bytes are the weight, and the kernel reaches 30% of
-    the limit or more. Without shapes, GEMVs are detected by kernel names. Batched products do not count, because
-    they have no weights. Nor do products of the backward pass, because the inputs of a layer may be the second factor.
+    device. Moving data takes longer than computing, most of the bytes are the weight, and the kernel reaches 30% of the
+    limit or more. Without shapes, GEMVs are detected by kernel names. Batched products do not count, because they have
+    no weights. Products of the backward pass do not count, because their second factor may be an input.
 
     Not measured.
     """

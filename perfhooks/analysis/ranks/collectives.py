@@ -76,7 +76,6 @@ def _find_unsure(moving: pl.DataFrame, rows: pl.DataFrame) -> frozenset[int]:
 
 def _number_matches(moving: pl.DataFrame) -> pl.DataFrame:
     size = pl.when(pl.col("operation").is_in(_EQUAL_SIZE)).then("bytes")
-    # hash the key once, because keys are compared many times
     key = pl.struct("step", "group", "group_size", "operation", "dtype", size.alias("size")).hash()
     rows = moving.select(pl.exclude("start_ns"), start_ms=_start_ms(moving["start_ns"].min()), key=key)
     rows = rows.with_columns(index=pl.int_range(pl.len()).over("rank", "key"), count=pl.len().over("rank", "key"))

@@ -205,5 +205,4 @@ def _turn(program: Program, length_s: float) -> Turn:
     last = program.blocks[-1]
     fitting, most = (round(length * 1e9 * last.steps / max(last.wall_ns, 1)) for length in (length_s, LONG_S))
     steps = max(1, min(max(fitting, min(4, most)), 4 * last.steps)) + len(program.blocks) % 2
-    # With steps of 1 ms, the first step took 1.8 times as long and the eighth 1.06 times.
     return Turn(steps, lead=steps // 4)

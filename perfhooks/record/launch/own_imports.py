@@ -14,7 +14,7 @@ from _frozen_importlib_external import PathFinder
 from _thread import RLock, get_ident
 from collections import ChainMap
 
-TYPE_CHECKING = False  # typing takes milliseconds to import, and type checkers know the name
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec

@@ -74,7 +74,6 @@ class Round:
     def _forget(self) -> None:
         self._order: list[int] = []
         self._repeating: set[int] = set()
-        """Optimizers that step several times in a round."""
         self._leader_key: int | None = None
         self._leader_ref: Callable[[], object] | None = None
         self._last_key = self._run_length = self._since = 0
@@ -262,8 +261,6 @@ class Undecided(StepDetector):
 
 
 class ByLoader(ActiveDetector):
-    """A fetch ends a step if an update came since the last fetch."""
-
     mode = "loader"
     arms = True
 
@@ -301,8 +298,6 @@ class ByLoader(ActiveDetector):
 
 
 class PeriodDetector(ActiveDetector):
-    """With several optimizers, the last update of a round ends the step."""
-
     mode: Mode = "optimizer"
 
     def __init__(self, events: Events, *, continues: bool = False) -> None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from perfhooks.run.manifest import StepsBy
 
 _STARTED: Final[Counter[tuple[str, str]]] = Counter()
-"""Number of started runs by folder of runs and stage."""
 
 
 class Membership:

@@ -167,7 +167,6 @@ class Requests:
         self.loop.answer(window.asked, state, window=folder, first=active, last=last, why=window.note)
 
     def _find_gap(self, first: int, length: int) -> int | None:
-        # A search through 100 windows takes 0.3 ms.
         for _ in range(100):
             next_first = self._end_of_overlap(first, first + length - 1)
             if next_first is None:

@@ -19,7 +19,6 @@ step.
 
 class Pace:
     def __init__(self) -> None:
-        # More steps would follow changes too late, fewer would be noisy.
         self._walls: deque[int] = deque(maxlen=50)
         self._count = 0
         self.median_ns: float | None = None
@@ -34,7 +33,6 @@ class Pace:
         if self._count >= MOST_FIRST:
             self.median_ns = median(self._walls)
             self.limit_ns = min(OUTLIER * self.median_ns, self._outlier_limit_ns(self.median_ns)) + MORE_NS
-            # Later sampling would miss half of the step.
             self.doubt_ns = self.median_ns + 0.25 * (self.limit_ns - self.median_ns)
 
     def _outlier_limit_ns(self, median_ns: float) -> float:

@@ -50,7 +50,6 @@ class State(enum.Enum):
     PAGE = enum.auto()
     """State of a thread that waits for a swapped-out page, or a page of a mapped file."""
     LOCK = enum.auto()
-    """State of a thread that waits for another thread."""
     WAITING = enum.auto()
     """State of a thread that waits for another reason, or whose state is unknown."""
 

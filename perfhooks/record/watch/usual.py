@@ -46,7 +46,6 @@ class UsualSteps:
     def count(self, spent_ns: int, counts: Counters) -> None:
         added = (spent_ns, counts.waited_ns or 0, counts.cpu_ns or 0, counts.system_ns or 0)
         totals = (self._spent, self._waited, self._computed, self._system)
-        # decay, so that the counters describe the last seconds
         self._spent, self._waited, self._computed, self._system = (
             0.9 * total + amount for total, amount in zip(totals, added, strict=True)
         )

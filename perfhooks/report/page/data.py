@@ -55,7 +55,6 @@ class StepsPart(_Part):
     without_steps: bool = False
     """Whether the trace has no steps. Then the only row is the whole recording."""
     is_part: bool = False
-    """Whether the window recorded only a part of a step."""
     no_device_data: bool = False
     """Whether the trace has launches but no device work."""
 

@@ -25,7 +25,7 @@ def sentences(capture: Capture, trace: Trace) -> list[str]:
     """Return for example ``bmm at 50.8 to 66.5 TFLOP/s (24 to 32%).`` Most sentences need recorded shapes."""
     tables = capture.tables(trace)
     if capture.explains and not trace.is_device_traced:
-        return []  # recording stacks makes the calls longer
+        return []
     lines = [*_operator_speeds(tables.operators(("shapes",)), trace)]
     lines += [] if capture.explains else _device_use(tables, trace)
     return [*lines, *(_power_limit(capture, trace) if lines else ())]

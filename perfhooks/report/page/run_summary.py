@@ -166,7 +166,7 @@ def _parts(summary: RunSummary, usual: Mapping[str, Any], typical: Counted | Non
     """
     wall = usual.get("wall_ms")
     busy = usual.get("busy_share") or 0.0
-    if busy >= bound:  # the host mostly waits for the device
+    if busy >= bound:
         return [SummaryPart(name="device busy", share=busy)]
     part_ms = {part: max(usual.get(f"{part}_ms") or 0.0, 0.0) for part in labels.PHRASES}
     if not wall or not any(part_ms.values()):

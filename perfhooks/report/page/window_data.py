@@ -148,7 +148,6 @@ def _functions(capture: Capture, trace: Trace) -> dict[str, Any]:
     table = capture.tables(trace).functions
     if not table.height:
         return {}
-    # keep the largest rows by self time, and by total time for their callers
     costly = pl.concat(
         [table.head(_ROWS), table.sort("total_ms", descending=True, maintain_order=True).head(_ROWS // 2)]
     )
@@ -186,7 +185,6 @@ def _modules(capture: Capture, trace: Trace) -> dict[str, Any]:
     if not table.height:
         return {}
     cost = pl.sum_horizontal(pl.col("^(forward|backward)(_device)?_ms$"))
-    # the kept rows form a tree, because a parent costs at least as much as its child
     least = table.select(cost.top_k(min(3 * _ROWS, table.height)).min()).item()
     return {
         "rows": json_values.columns(table.filter(cost >= least).drop("path", *_RATES), 4 * _ROWS),

@@ -94,7 +94,6 @@ def new_id() -> str:
 
 
 def files(run: Path) -> set[str]:
-    """Return the names of requests with their suffixes."""
     try:
         with os.scandir(run / layout.REQUESTS) as entries:
             return {entry.name for entry in itertools.islice(entries, _MOST_FILES) if entry.name.endswith(_ENDINGS)}
@@ -148,7 +147,6 @@ def open_windows(run: Path, stage: str) -> list[WindowRequest]:
 
 
 def is_open(run: Path, name: str) -> bool:
-    """Return whether the client still waits for a request."""
     return any((run / layout.REQUESTS / f"{name}.{kind}.json").exists() for kind in ("call", "window"))
 
 

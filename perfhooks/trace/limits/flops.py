@@ -36,7 +36,6 @@ def missed_per_call(trace: Trace, rows: Ints, parent: Ints) -> Ints:
 
 
 def numbers(argument: str) -> list[int]:
-    """Return the integers in a text such as ``[1, 1]``."""
     return [int(digits) for digits in _INTEGER.findall(argument)]
 
 

@@ -23,8 +23,6 @@ _MALFORMED: Final = (IndexError, ValueError, ZeroDivisionError, OverflowError)
 
 
 class Call(NamedTuple):
-    """The arguments of a call, recorded with ``record_shapes=True``."""
-
     shapes: Sequence[Shape]
     """Shape of each argument. Arguments other than tensors have an empty shape."""
     arguments: Sequence[str]

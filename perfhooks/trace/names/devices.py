@@ -36,9 +36,7 @@ class Device(NamedTuple):
     sharing: str = ""
     """Text about how processes share a device."""
     processes: str = ""
-    """Command that lists the processes on each device."""
     state: str = ""
-    """Command that shows clocks, power and temperature."""
 
 
 def _other_waits(module: str) -> str:

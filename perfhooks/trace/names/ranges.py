@@ -65,7 +65,6 @@ LIGHTNING_HOOKS: Final = r"^\[(?:Callback|LightningDataModule|LightningModule|St
 """Labels of hooks that Lightning 2.6 writes without the prefix `LIGHTNING`."""
 _BEGINNINGS: Final = (STEP_MARK, "Optimizer.", "enumerate(DataLoader)", COMPILED_REGION, "##", "[pl]")
 AROUND_OPERATORS: Final = f"^(?:{'|'.join(map(re.escape, _BEGINNINGS))})"
-"""Ranges that old traces write as operators."""
 
 _LABELS: Final = (STEP_MARK, "Optimizer.", LOADER, "## ", LIGHTNING)
 NOT_OPERATORS: Final = rf"(?:{'|'.join(map(re.escape, _LABELS))})"

@@ -28,7 +28,6 @@ BLOCKED_NS: Final = 50_000
 
 @cached_per_trace
 def communicates(trace: Trace) -> Flags:
-    """Return which of `Trace.device_rows` are communication kernels."""
     rows = trace.device_rows
     named = communication.named(trace)[trace.name[rows]]
     collective: Flags = trace.argument("collective")[rows] >= 0
@@ -211,7 +210,6 @@ def recorder_overhead(trace: Trace) -> Ints:
 
 @cached_per_trace
 def full_queue(trace: Trace) -> Intervals:
-    """Return the intervals in which launches waited for room in the queue."""
     return intervals.of_slices(trace, trace.named(Kind.OVERHEAD, names=(runtime_calls.FULL_QUEUE,)))
 
 

@@ -24,7 +24,7 @@ class Groups(NamedTuple):
 
 def summed(index: Column, values: Ints, count: int) -> Ints:
     """Return the exact sum of the values with each index. Values with index -1 are ignored."""
-    total = np.zeros(count + 1, np.int64)  # the last entry serves index -1
+    total = np.zeros(count + 1, np.int64)
     np.add.at(total, index, values)
     return total[:-1]
 

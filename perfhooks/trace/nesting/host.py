@@ -67,7 +67,6 @@ def after(trace: Trace) -> Ints:
 def paths(nesting: Nesting, frame: Ints, skipped: Flags) -> Paths:
     """Number the distinct paths, outer paths first; skipped entries have the path of their parent."""
     deepest = int(nesting.depth.max(initial=0))
-    # a level costs 40 us and 0.1 us per entry, single entries 0.24 us each
     numbered = _paths_by_level if len(frame) > 200 * (deepest + 1) else _paths_by_entry
     return numbered(nesting, frame, skipped)
 

@@ -30,7 +30,6 @@ RATIO: Final = 100
 OBJECTS: Final = 0.5
 """Maximum objects (events, arguments) per byte of an archive. Recorded traces have 0.03 to 0.13."""
 OBJECTS_FLOOR: Final = 1 << 20
-"""Maximum objects of a small archive."""
 
 _PACKED_BLOCK: Final = 1 << 16
 """Compressed bytes to read at once. zlib copies the remaining data of the block at the end of each gzip member."""

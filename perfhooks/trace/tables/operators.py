@@ -264,7 +264,6 @@ def _shown_rows(trace: Trace) -> Ints:
 
 
 def on_step_threads(trace: Trace) -> pl.DataFrame:
-    """Return the exclusive time by step, on the thread that runs the step."""
     host, marks = _host_rows(trace), step_marks.find(trace)
     step = step_marks.step_of(marks, trace.start[host.row])
     in_steps = np.flatnonzero((step >= 0) & (trace.thread[host.row] == np.append(marks.thread, -1)[step]))

@@ -30,7 +30,6 @@ class Repairs(NamedTuple):
     earlier: Ints
     """Shift of the end of a slice to an earlier time, in ns."""
     lane: Ints
-    """Number of the lane within the thread or stream, from 0."""
 
     @property
     def rows(self) -> Ints:

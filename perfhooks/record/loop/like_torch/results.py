@@ -48,7 +48,6 @@ class RecordedWindow:
     """Start of the recording in s since 1970; 0 if unknown."""
     ended: float = 0.0
     partial: str | None = None
-    """Reason for an early end."""
     planned: Planned | None
     shortened: int = 0
     stop_s: float = 0.0

@@ -31,6 +31,5 @@ class FlowEnds:
             self._ends.append((key, end))
 
     def links(self, category: str) -> tuple[list[FlowEnd], list[FlowEnd]]:
-        """Return the starts and the ends of the flows, in the same order."""
         pairs = [(self._starts[key], end) for key, end in self._ends if key[0] == category and key in self._starts]
         return [start for start, _ in pairs], [end for _, end in pairs]

@@ -20,7 +20,6 @@ _OUTPUT: Final = "ASCEND_PROFILER_OUTPUT"
 _TRACES: Final = ("trace_view.json", "trace_view.json.gz")
 _FACTS: Final = "profiler_info_*.json"
 PATTERNS: Final = tuple(f"{above}{_OUTPUT}/{name}" for above in ("", f"*{_END}/") for name in _TRACES)
-"""Patterns of traces in a folder of one or several processes."""
 
 
 def process_of(path: str) -> str | None:
