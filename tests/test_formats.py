@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import json
+import lzma
 import subprocess
 import sys
 
@@ -54,6 +56,35 @@ def test_a_file_without_pytorch_events_is_named(tmp_path, program):
     (tmp_path / "t.json").write_text(json.dumps(FOREIGN[program]))
     with pytest.raises(TraceError, match=rf"t\.json contains no PyTorch event: .*{program}"):
         read(tmp_path / "t.json")
+
+
+ARCHIVES = {
+    "zip": b"PK\x03\x04" + json.dumps([HOST | {"name": "aten::mm", "cat": "cpu_op"}]).encode(),
+    "zstd": b"\x28\xb5\x2f\xfd" + bytes(40),
+    "xz": lzma.compress(b'{"traceEvents": []}'),
+    "bzip2": bz2.compress(b'{"traceEvents": []}'),
+}
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_other_archives_than_gzip_are_named(tmp_path, name):
+    (tmp_path / "t.json").write_bytes(ARCHIVES[name])
+    with pytest.raises(TraceError, match=rf"t\.json is no trace: it is an archive \({name}\): unpack it"):
+        read(tmp_path / "t.json")
+
+
+@pytest.mark.parametrize("text", ["[]", '{"traceEvents": []}', '{"schemaVersion": 1, "traceEvents": []}'])
+def test_a_file_without_events_is_refused(tmp_path, text):
+    (tmp_path / "t.json").write_text(text)
+    with pytest.raises(TraceError, match=r"t\.json contains no event$"):
+        read(tmp_path / "t.json")
+
+
+def test_a_recording_of_nothing_is_a_check(tmp_path):
+    span = HOST | {"name": "PyTorch Profiler (0)", "cat": "Trace", "pid": "Spans", "tid": "PyTorch Profiler"}
+    (tmp_path / "t.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": [span]}))
+    table = checks.table(read(tmp_path / "t.json"))
+    assert table["text"].to_list() == ["neither operators nor device work were recorded"]
 
 
 @pytest.mark.parametrize("words", [["show"], ["show", "-t", "kernels", "--csv"], ["report"], ["flame"], ["merge"]])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
+import msgspec
 import numpy as np
 import polars as pl
 import pytest
@@ -249,6 +252,18 @@ def test_work_that_ends_after_a_wait_for_it_has_another_clock(tmp_path, offset, 
     assert table["device_busy_ms"].null_count() == (0 if agree else table.height)
     assert table["busy_ms"].to_list() == pytest.approx([8.0] * 5)
     assert ("device busy" in of_window(CAPTURE, trace)) == agree
+
+
+@pytest.mark.parametrize("begin", [-5 * MS, -(10**18), 1_736_405_443_863_674_000])
+@pytest.mark.parametrize("has_waits", [True, False])
+def test_waits_are_compared_at_any_time_of_the_clock(tmp_path, begin, has_waits):
+    events = waiting(training()) if has_waits else training()
+    shifted = [event | {"ts": Decimal(begin) / 1000 + Decimal(str(event["ts"]))} for event in events]
+    encode = msgspec.json.Encoder(decimal_format="number").encode
+    text = encode({"schemaVersion": 1, "traceEvents": shifted})
+    (tmp_path / "t.json").write_bytes(text)
+    tables = Tables(read(tmp_path / "t.json"))
+    assert (tables.checks.height, is_full(tables.steps, *STEPS)) == (0, True)
 
 
 def test_another_device_may_work_after_a_wait(tmp_path):

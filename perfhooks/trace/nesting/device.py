@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from perfhooks.core.labels import GRAPH_REGIONS, STEP_MARK
-from perfhooks.trace.bounds import APART_NS, MAX_ID
+from perfhooks.trace.bounds import APART_NS, MAX_ID, MAX_NUMBER
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import communication, runtime_calls, torch_rules
 from perfhooks.trace.nesting import captures, host, intervals
@@ -292,11 +292,11 @@ def overdue(trace: Trace) -> Flags:
 def waits_end(trace: Trace) -> Ints:
     """Return the time by which each of `Trace.device_rows` has ended, because the host waited for the device, in ns.
 
-    Without such a wait after its launch, it is the largest integer. With several devices, the device of a wait is
-    unknown.
+    Without such a wait after its launch, it is `MAX_NUMBER`. With several devices, the device of a wait is unknown.
     """
     waits = trace.chosen(runtime_calls.DEVICE_WAIT.search, Kind.RUNTIME)
     waits = waits[np.argsort(trace.start[waits])] if len(numbers(trace)) == 1 else waits[:0]
     following = np.searchsorted(trace.start[waits], trace.end[trace.launches], "left")
-    end = np.append(trace.end[waits], np.iinfo(np.int64).max)[following]
-    return np.where(trace.launches >= 0, end, np.iinfo(np.int64).max)
+    end: Ints = np.append(trace.end[waits], MAX_NUMBER)[following]
+    end[trace.launches < 0] = MAX_NUMBER
+    return end

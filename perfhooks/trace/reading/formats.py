@@ -18,6 +18,21 @@ _MARKS: Final = (
 )
 
 
+_ARCHIVES: Final = {
+    b"PK\x03\x04": "zip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ\0": "xz",
+    b"BZh": "bzip2",
+    b"7z\xbc\xaf": "7z",
+    b"\x04\x22\x4d\x18": "lz4",
+}
+
+
+def archive(head: bytes | bytearray) -> str | None:
+    """Return the format of an archive that is not gzip."""
+    return next((name for magic, name in _ARCHIVES.items() if head.startswith(magic)), None)
+
+
 def written_by(sample: bytes) -> str | None:
     return next((name for name, mark in _MARKS if re.search(mark, sample)), None)
 

@@ -161,6 +161,8 @@ class _Reader:
         for block in source:
             position = max(len(head) - 64, 0)
             head += block
+            if formats.archive(head) is not None:
+                break
             match = _EVENTS_BEGIN.search(head, position)
             if match:
                 self._sample = bytes(head[: 1 << 16])
@@ -177,6 +179,8 @@ class _Reader:
             return f"no list of traceEvents in its first {len(head)} bytes ({self.doubts[0].text})"
         if not head.strip():
             return "it is empty"
+        if archive := formats.archive(head):
+            return f"it is an archive ({archive}): unpack it"
         if head.startswith(_PERFETTO) and b"\0" in head[:_LOOKAHEAD]:
             return f"it {OF_PERFETTO}"
         try:
@@ -364,7 +368,8 @@ class _Reader:
         self._columns.pair_edges()
         dropped, damaged = self._lost + self._columns.dropped, self._lost + self._columns.damaged
         if dropped >= self._columns.events + self._lost:
-            raise TraceError(f"{self.path} contains no event that can be read ({dropped} are damaged)")
+            damage = f" that can be read ({dropped} are damaged)" if dropped else ""
+            raise TraceError(f"{self.path} contains no event{damage}")
         kinds = self._columns.kinds
         is_foreign = not kinds & {*HOST} and formats.written_by(self._sample) is not None
         if is_foreign or (kinds <= {Kind.OTHER}):

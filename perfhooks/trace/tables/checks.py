@@ -245,6 +245,10 @@ def _check_rates(trace: Trace) -> Iterator[Check]:
 
 def _check_marks(trace: Trace) -> Iterator[Check]:
     steps = step_marks.find(trace)
+    if not steps.number:
+        if not len(trace.instants.time) and not trace.counters.names:
+            yield Check("warning", "no-steps", 1, "neither operators nor device work were recorded")
+        return
     if steps.number == [None]:
         text = "no ProfilerStep marks: the tables have one row for the whole trace; call step() in the training loop"
         yield Check("info", "no-steps", 1, text)
