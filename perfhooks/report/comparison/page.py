@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks.report.comparison.opening import data
+from perfhooks.report.page.definitions import read
 from perfhooks.report.page.page import document
 
 if TYPE_CHECKING:
@@ -17,42 +19,7 @@ MOST_NODES: Final = 2500
 
 _LINE_NUMBER: Final = re.compile(r"\(\d+\): ")
 
-DEFINITIONS: Final = {
-    "verdict": {
-        "step": (
-            "The mean of the unprofiled steps, without first steps and steps with validation or checkpoints. Several "
-            "runs are averaged by the geometric mean. The typical step is the median."
-        ),
-        "interval": (
-            "The interval contains the true ratio in 99 of 100 comparisons. It includes the variation of blocks of "
-            "steps and of processes: 1%, combined with the variation of several runs of a side. The interval of "
-            '"the same" has a confidence of 90%.'
-        ),
-        "undecided": "The interval crosses the tolerance, so both answers are possible.",
-    },
-    "rows": {
-        "contribution": (
-            "The time of B minus that of A, per profiled step. Each moment of a step is in exactly one row, so the "
-            "rows sum to the difference of the profiled steps. The verdict uses unprofiled "
-            "steps, so its difference is not the same."
-        ),
-        "order": (
-            "Certain differences come first: new, missing or more frequent calls, and calls that are slower by more "
-            "than twice the spread of unchanged calls. Other differences follow, the largest first."
-        ),
-        "by calls, by price": "(calls of B - calls of A) times the duration of A's calls; and the remainder.",
-        "host": (
-            "Time of the step's own thread by the innermost open operator, module and line. A reason has the name of "
-            "the outermost operator, which the program called."
-        ),
-        "device": (
-            "Time of the step by device work: compute has priority over communication, and communication over copies. "
-            "Idle time is split by the work of the host. Device rows are used if devices are busy for at least half of "
-            "both steps."
-        ),
-        "renamed": "Modules and lines with other names and the same operators are one row.",
-    },
-}
+DEFINITIONS: Final = read(Path(__file__).with_name("definitions.md"))
 
 
 def render(result: Comparison) -> str:

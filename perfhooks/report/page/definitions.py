@@ -10,10 +10,9 @@ from perfhooks.run.live.slow_causes import signs
 from perfhooks.run.steps import FEWEST_FIRST, MOST_FIRST
 
 
-def _read_definitions() -> dict[str, dict[str, str]]:
-    text = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
-    causes = "; ".join(f"{cause}: {sign}" for cause, sign in signs().items())
-    text = text.format(OUTLIER=OUTLIER, FEWEST_FIRST=FEWEST_FIRST, MOST_FIRST=MOST_FIRST, CAUSES=causes)
+def read(path: Path, **values: object) -> dict[str, dict[str, str]]:
+    """Return the definitions in a file by section and term. ``values`` replace the names in braces."""
+    text = path.read_text(encoding="utf-8").format(**values)
     sections = (section.strip().split("\n\n") for section in text.split("\n## ")[1:])
     return {name: dict(_definition(paragraph) for paragraph in paragraphs) for name, *paragraphs in sections}
 
@@ -23,4 +22,10 @@ def _definition(paragraph: str) -> tuple[str, str]:
     return term, meaning
 
 
-DEFINITIONS: Final = _read_definitions()
+DEFINITIONS: Final = read(
+    Path(__file__).with_suffix(".md"),
+    OUTLIER=OUTLIER,
+    FEWEST_FIRST=FEWEST_FIRST,
+    MOST_FIRST=MOST_FIRST,
+    CAUSES="; ".join(f"{cause}: {sign}" for cause, sign in signs().items()),
+)
