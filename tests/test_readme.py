@@ -53,7 +53,9 @@ class Block(NamedTuple):
 def blocks(language, text=README):
     found = re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     every = [Block(text.count("\n", 0, match.start()) + 1, match[1], match[2]) for match in found]
-    assert {block.language for block in every} <= {"python", "sh", "text", "toml", "yaml"}, "each block says what it is"
+    assert {block.language for block in every} <= {"json", "python", "sh", "text", "toml", "yaml"}, (
+        "each block says what it is"
+    )
     return [block for block in every if block.language == language]
 
 
@@ -138,6 +140,9 @@ def test_commands_in_the_readme_exist(command):
     elif program == "pip":
         assert arguments[0] == "install"
         assert set(re.findall(r"\w+", arguments[1])) <= set(extras())
+    elif arguments[0] == "-c":
+        assert program == "python"
+        compile(arguments[1], command, "exec")
     elif program in ("python", "torchrun"):
         (script,) = [word for word in arguments if word.endswith(".py")]
         assert (ROOT / script).is_file()
