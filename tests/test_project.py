@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import finished_runs
 import pytest
 
 import perfhooks
@@ -541,3 +542,42 @@ def test_no_line_of_a_script_is_too_long_to_read():
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
     }
     assert {place: length for place, length in lines.items() if length > 120} == {}
+
+
+@pytest.mark.slow
+def test_finishing_a_window_enters_few_folders(tmp_path, monkeypatch):
+    """At most 20, and at most 4 calls go to a higher room."""
+    entered, climbs = set(), set()
+
+    @functools.cache
+    def module_of(file):
+        path = Path(file)
+        return path.relative_to(PACKAGE) if path.is_relative_to(PACKAGE) else None
+
+    def caller_of(frame):
+        while (frame := frame.f_back) is not None:
+            if (module := module_of(frame.f_code.co_filename)) is not None:
+                return module
+        return None
+
+    def on_call(frame, event, _):
+        module = module_of(frame.f_code.co_filename) if event == "call" else None
+        caller = None if module is None else caller_of(frame)
+        if caller is not None:
+            entered.add(module.parent)
+            if FLOOR[room_of(module)] > FLOOR[room_of(caller)]:
+                climbs.add((str(caller), str(module)))
+
+    def finish(place):
+        sys.setprofile(on_call)
+        try:
+            return real(place)
+        finally:
+            sys.setprofile(None)
+
+    real = finished_runs.finish
+    monkeypatch.setattr(finished_runs, "finish", finish)
+    finished_runs.windows_of(tmp_path / "run", ("train-000000-000002", 0, 1.0))
+    assert (tmp_path / "run" / "report.html").exists()
+    assert len(entered) <= 20, sorted(map(str, entered))
+    assert len(climbs) <= 4, sorted(climbs)
