@@ -412,7 +412,7 @@ def test_names_that_the_terminal_cannot_show_are_no_error(tmp_path):
 def test_findings_are_sentences_with_gains():
     row = {"title": ["It waits."], "gain_ms": [5.0], "gain_percent": [25.0], "advice": ["Do [this]."]}
     assert [line.rstrip() for line in drawn({"findings": pl.DataFrame(row)}).splitlines()] == [
-        "findings with advice, by estimated gain",
+        "findings with fixes, by estimated gain",
         "1. It waits. (gain: about 5 ms, 25% of a step)",
         "   Do [this].",
     ]

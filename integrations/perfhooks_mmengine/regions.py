@@ -19,7 +19,6 @@ _BEFORE_DATA: Final = {
     "validate": ("before_val_epoch", "after_val_iter"),
     "test": ("before_test_epoch", "after_test_iter"),
 }
-"""Hook points before a loop requests its next batch."""
 _UPDATE: Final = {"backward": labels.BACKWARD, "step": labels.OPTIMIZER, "zero_grad": labels.OPTIMIZER}
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 STAGES: Final = ("train", "validate", "predict")
 _LOOPS: Final = {"evaluate": "validate", "predict": "predict"}
-"""Methods that run a loop other than the training."""
 _TRAINING: Final = {
     "get_batch_samples": labels.DATA,
     "compute_loss": labels.FORWARD,

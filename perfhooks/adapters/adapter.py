@@ -71,5 +71,8 @@ class Adapter:
         return self._stages.profilers
 
     def summary(self, format: Literal["table", "markdown"] = "table") -> Text:
-        """Return a summary of all windows so far, as tables or Markdown. Wait for their files."""
+        """Return a summary of all windows so far, as tables or Markdown.
+
+        The call waits for the files of these windows.
+        """
         return self._stages.summary(format)

@@ -9,7 +9,7 @@ T = TypeVar("T")
 def caller(kind: type[T]) -> T | None:
     """Return the innermost object of a class with a method on the call stack, or None.
 
-    Use it in hooks that do not receive the trainer or runner. The search is too slow for every step.
+    Hooks that do not receive the trainer or runner use this function. The search is too slow for every step.
     """
     frame = inspect.currentframe()
     while frame is not None:

@@ -228,7 +228,7 @@ class Stages(dict[str, Stage]):
         on_trace_ready: HandlerLike | Sequence[HandlerLike] | None = None,
         **stage: Any,
     ) -> Stages:
-        """Return a stage for each schedule, all with the same options. Raise an OptionError for invalid ones."""
+        """Return a stage for each schedule, all with the same options. Raise an OptionError for invalid options."""
         return cls((name, Stage(name, schedule, on_trace_ready, **stage)) for name, schedule in schedules.items())
 
     @property

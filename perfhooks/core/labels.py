@@ -82,7 +82,6 @@ GRAPH_REGIONS: Final = "perfhooksGraphRegions"
 """Trace metadata: (name, pass, node numbers) of CUDA graphs; the pass is ``backward`` or empty."""
 
 PROCESSOR: Final = "perfhooksProcessor"
-"""Trace metadata: name of the CPU."""
 
 STEP_MARK: Final = "ProfilerStep#"
 """Prefix of the step number in marks of torch.profiler. Steps count from 0."""

@@ -20,7 +20,7 @@ def entry_points(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
 
 
 def load(point: importlib.metadata.EntryPoint) -> Any:
-    """Return the handler or rule. Raise OptionError if it cannot be imported or called."""
+    """Return the handler or rule. Raise OptionError if the object cannot be imported or called."""
     kind = point.group.rpartition(".")[2].removesuffix("s")
     try:
         plugin = point.load()

@@ -273,7 +273,7 @@ def least_delay(means: Values, step: float) -> float:
 
 
 def are_late(delays: Matrix, step: float, least: float, chance: float) -> Flags:
-    """Return which ranks the others wait for. All parts of perfhooks use this rule.
+    """Return which ranks the other ranks wait for. All parts of perfhooks use this rule.
 
     A rank is late if its mean delay is at least the limit and significant. Each delay is limited to one step, so that a
     long pause is no evidence. In series of `LEAST_STEPS` or more, neighbours may be correlated, see `certainty`.
@@ -293,7 +293,7 @@ def are_late(delays: Matrix, step: float, least: float, chance: float) -> Flags:
 
 
 def fewer_than_others(late: Flags) -> Flags:
-    """Return the late ranks; none if more than half are late, because then the others are early."""
+    """Return the late ranks; none if more than half are late, because then the other ranks are early."""
     return late if 2 * late.sum() <= len(late) else np.zeros(len(late), np.bool_)
 
 

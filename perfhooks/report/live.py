@@ -218,7 +218,6 @@ class View:
 
     def _read(self) -> None:
         new = sorted(self._list_ranks() - set(self._ranks))[: 20_000 - len(self._ranks)]
-        # of all ranks together, at most 200,000 steps are stored
         max_rows = min(_RANK_ROWS, max(RANK_STEPS, 200_000 // max(len(new), 1)))
         for rank in new:
             self._ranks[rank] = _Rank(self._run, rank, CAPACITY if not self._ranks else max_rows)

@@ -208,7 +208,7 @@ class Place:
         return OwnFolder(remote.temporary_folder(), digest, self.run.name, self.folder.name)
 
     def saved(self, capture: Capture) -> Path:
-        """Return the unprocessed trace. Raise PerfhooksError if its path is outside of this window."""
+        """Return the unprocessed trace. Raise PerfhooksError if the path is outside of this window."""
         own = self.saved_trace(capture.token)
         if capture.spool is None:
             return own
@@ -255,7 +255,7 @@ class Place:
                     self.own.remove(path.name)
 
     def load(self) -> Capture:
-        """Return the stored facts. Raise PerfhooksError if they are missing, broken, or of another format."""
+        """Return the stored facts. Raise PerfhooksError if the file is missing, broken, or of another format."""
         path = self.capture_file
         try:
             capture = read_json(path, Capture, "the facts of a window")

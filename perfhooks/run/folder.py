@@ -74,7 +74,7 @@ class Run:
 
     @classmethod
     def existing(cls, folder: Path) -> Run:
-        """Return the run in a folder. Raise PerfhooksError if it is missing, broken, or of another format."""
+        """Return the run in a folder. Raise PerfhooksError if the run is missing, broken, or of another format."""
         run = cls(folder)
         try:
             if not folder.exists():

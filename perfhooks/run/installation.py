@@ -53,7 +53,10 @@ class Installation:
         )
 
     def owners(self, trace: Trace) -> dict[str, str]:
-        """Return the owners of the files in a trace by the first part of their names. Call it on the recording host."""
+        """Return the owners of the files in a trace by the first part of their names.
+
+        Call this on the recording host.
+        """
         frames = {trace.names[name] for name in set(trace.name[trace.rows(Kind.PYTHON)].tolist())}
         files = {first_part(name) or file: file for name in frames if (file := file_of(name))}
         paths = {part: path for part, file in sorted(files.items()) if (path := self._path_of(file))}

@@ -30,7 +30,6 @@ MANIFEST_LOCK: Final = ".run.lock"
 REQUESTS: Final = "requests"
 
 REQUESTS_LOCK: Final = ".requests.lock"
-"""Name of the lock that a client holds while it chooses steps."""
 
 # --- of a window, after its rank ---
 
@@ -53,7 +52,7 @@ MOST_RANKS: Final = 1_000_000
 
 
 def below(folder: Path, name: str) -> Path:
-    """Return the path of a plain name in ``folder``. Raise PerfhooksError if it could lead elsewhere."""
+    """Return the path of a plain name in ``folder``. Raise PerfhooksError if the name could lead out of the folder."""
     if (
         name in ("", ".", "..")
         or any(mark in name for mark in "/\\\0")
@@ -90,9 +89,7 @@ slow_stacks: Final = OfRank("rank*.slow.folded")
 OF_RUN: Final = (timeline, startup, status, processor, rare, slow_steps, slow_stacks)
 worker_log: Final = OfRank("rank*.worker.log")
 lock: Final = OfRank(".rank*.lock")
-"""Lock that is held while windows are finished."""
 mark: Final = OfRank(".rank*.recording")
-"""File that exists while a window is open."""
 owner: Final = OfRank(".rank*.process")
 owner_lock: Final = OfRank(".rank*.process.lock")
 

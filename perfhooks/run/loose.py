@@ -81,9 +81,9 @@ def lacking(folder: Path | str) -> str:
 
 
 def windows(traces: Sequence[Loose]) -> list[list[Loose]]:
-    """Group traces into windows: the first trace of each rank, the second ones, and so on.
+    """Group traces into windows: the first trace of each rank, the second trace of each rank, and so on.
 
-    Each trace without a rank is a window of its own.
+    Each trace without a rank is a separate window.
     """
     of_rank: dict[int, list[Loose]] = {}
     for trace in traces:

@@ -88,7 +88,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, run: Path) -> Manifest:
-        """Return an empty manifest if it is missing. Raise PerfhooksError if it is broken."""
+        """Return an empty manifest if ``run.json`` is missing. Raise PerfhooksError if the file is broken."""
         path = run / MANIFEST
         try:
             manifest = read_json(path, cls, "the facts of a run")

@@ -161,7 +161,10 @@ def _opened_below(here: _Opened, name: str) -> int | None:
 
 
 def _give(here: _Opened, owner: os.stat_result) -> None:
-    """Change the owner of an empty folder of root. Skip other folders: a user may have put one in its place."""
+    """Change the owner of an empty folder of root.
+
+    Skip other folders, because another user may have replaced the folder.
+    """
     if here.descriptor is None or os.geteuid() != 0 or owner.st_uid == 0:
         return
     folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here.descriptor)

@@ -39,7 +39,7 @@ def append(path: Path, stage: str, asides: Iterable[Aside]) -> None:
 
 
 def read(path: Path) -> list[RareWork]:
-    """Return the rows of the file, without torn and unknown ones."""
+    """Return the rows of the file, without torn rows and unknown parts."""
     rows = (_row(line) for line in read_table(path).splitlines()[1:])
     return [row for row in rows if row is not None]
 

@@ -37,7 +37,7 @@ def local_folder(url: str | os.PathLike[str]) -> Path:
 def temporary_folder() -> Path:
     """Return the folder of this user for unfinished windows and copies.
 
-    Raises PerfhooksError if another user could change its content.
+    Raises PerfhooksError if another user could change the content of the folder.
     """
     folder = Path(tempfile.gettempdir()) / f"perfhooks-{_user()}"
     with contextlib.suppress(FileExistsError):

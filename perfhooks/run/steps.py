@@ -56,7 +56,7 @@ def firsts(numbers: Ints, seams: Flags) -> Flags:
     ahead = np.diff(numbers, prepend=numbers[0])
     begins = (ahead != 1) & ~(seams & (ahead > 1))
     begins[0] = not seams[0]
-    stretch = np.cumsum(begins)  # the first stretch began before the part that was read
+    stretch = np.cumsum(begins)
     start = np.concatenate([numbers[:1], numbers[begins]])[stretch]
     last = np.flatnonzero(np.append(np.diff(stretch) > 0, True))
     length = np.zeros(int(stretch[-1]) + 1, np.int64)

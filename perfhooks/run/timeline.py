@@ -226,7 +226,6 @@ class Timeline:
     def take(self) -> Ended:
         steps, arrived, requests, passed = self._read()
         if len(steps.numbers):
-            # the watcher takes steps every few seconds, so a slow loop has only few new ones
             before = (
                 self._tail.numbers < steps.numbers[0]
             )  # this is not possible if a loop began again with an earlier step
@@ -348,7 +347,10 @@ class Rows(NamedTuple):
 
     @classmethod
     def load(cls, path: Path) -> Rows:
-        """Read the file of `save`. Raise OSError if it is unreadable or too large, ValueError if it is invalid."""
+        """Read the file of `save`.
+
+        Raise OSError if the file is unreadable or too large, ValueError if the content is invalid.
+        """
         stage, _, columns = read_bytes(path).partition(b"\n")
         result = cls(
             stage.decode("utf-8", "replace"), *np.frombuffer(columns, np.int64).reshape(len(cls._fields) - 1, -1)

@@ -52,7 +52,6 @@ class TrialOptions:
     variants: tuple[str, ...] = ()
     limit: int = 10
     memory: float = math.inf
-    """Maximum memory in GiB."""
     seconds: float = math.inf
     """Time limit in s. A call that is still running is killed."""
     clock: Clock | None = None

@@ -69,7 +69,7 @@ def _bytes(argument: Argument) -> int:
 
 
 def build(again: Signature | Update, device: str | torch.device) -> PreparedCall:
-    """Return a call or update that is ready to run. Raise an UnmatchedError if it cannot run again."""
+    """Return a call or update that is ready to run. Raise an UnmatchedError if the call cannot run again."""
     if isinstance(again, Update):
         return _update(again, [_parameter(*parameter, device) for parameter in again.parameters], again.implementation)
     operator, arguments = schemas.overload(again)

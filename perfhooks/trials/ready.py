@@ -68,7 +68,7 @@ class PreparedCall:
         )
 
     def outputs(self) -> list[torch.Tensor]:
-        """Return the result tensors, without complex ones."""
+        """Return the result tensors, without complex tensors."""
         return [tensor for tensor in tensors(self.result(self())) if not tensor.is_complex()]
 
     @contextmanager

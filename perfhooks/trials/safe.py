@@ -121,7 +121,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def select_device(name: str | None, *, on_device: bool) -> torch.device:
-    """Return the user's device, else ``cuda`` or ``cpu``. Raise an OptionError if it is not available."""
+    """Return the user's device, else ``cuda`` or ``cpu``. Raise an OptionError if the device is not available."""
     device_name = name or ("cuda" if on_device else "cpu")
     try:
         device = torch.device(device_name)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from perfhooks.trials.recorded import Argument, Signature
 
 _UNUSUAL: Final = ("uint16", "uint32", "uint64", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
-"""Types that nearly no operator accepts."""
 DTYPES: Final[dict[str, torch.dtype]] = {
     spelled: getattr(torch, name) for spelled, name in tensor_types.SPELLINGS.items() if name not in _UNUSUAL
 }

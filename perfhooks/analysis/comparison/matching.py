@@ -49,7 +49,7 @@ def modules(a: Iterable[CostKey], b: Iterable[CostKey]) -> dict[str, str]:
     """Map each module of B to the path of the same module in A.
 
     Inside two matched modules, modules of one class are aligned in order by their content: operators, shapes and inner
-    modules. Modules between two aligned ones are matched in order. The remaining modules match if their content is
+    modules. Modules between two aligned modules are matched in order. The remaining modules match if their content is
     identical. A new module keeps its path, marked with `NEW` if A has another module at this path.
     """
     trees = _Tree(a), _Tree(b)

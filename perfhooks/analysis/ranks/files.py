@@ -57,7 +57,7 @@ class Facts(msgspec.Struct, gc=False):
 
     @property
     def clock(self) -> str:
-        """Name of its clock; empty without boot id, because other machines may have the same node name."""
+        """Name of the host's clock; empty without boot id, because other machines may have the same node name."""
         return f"{self.node} {self.boot}" if self.boot else ""
 
 

@@ -41,7 +41,7 @@ def of(
     upload: str | None,
     on: str | None,
 ) -> tuple[Path | None, bool]:
-    """Write the report. Return its path (None for standard output) and whether it is complete."""
+    """Write the report. Return the path of the report (None for standard output) and whether the report is complete."""
     is_elsewhere = target is not None and remote.is_url(target)
     if is_elsewhere and target is not None and mirror.holds_traces(target):
         return of_folder(target, out or Path(PAGE), communication, on)

@@ -202,7 +202,7 @@ def tables(
     """Return tables of a target.
 
     The tables of steps and checks cover all windows, those of the start-up and slow steps the run. Other tables cover
-    the last window. If it lacks stacks or shapes, tables that need them come from the second window.
+    the last window. If that window lacks stacks or shapes, tables that need them come from its second window.
 
     Raises:
         TraceError: A trace is missing or cannot be read.

@@ -44,8 +44,8 @@ finally:
 def is_possible() -> bool:
     """Return whether a separate process can wait for the end of the command.
 
-    Orphans become children of a subreaper, or of the first process of a container. If that is a script that waits for
-    all children, it would wait for our process, and our process for the script.
+    Orphans become children of a subreaper, or of the first process of a container. A script that waits for all its
+    children would wait for our process, and our process for the script.
     """
     if not hasattr(os, "fork"):
         return False

@@ -267,7 +267,7 @@ class Profiler(TorchInterface):
 
         Outside of windows a label costs almost nothing.
 
-        Call this each time, because it decides now, not on entry, whether the part is labelled.
+        Call this for each part, because the call decides, not the entry, whether the part is labelled.
 
         Args:
             name: A name of :data:`perfhooks.core.labels.PARTS` for the step table; other names appear in the trace.

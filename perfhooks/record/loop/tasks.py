@@ -137,7 +137,7 @@ class Tasks:
 
     @property
     def has_steps_left(self) -> bool:
-        """Whether older steps wait for the worker. Later steps must be written after them."""
+        """Whether older steps wait for the worker. Older steps must be written before later steps."""
         return self.windows_left < len(self.pending)
 
     def _start(self) -> None:
@@ -168,7 +168,7 @@ class Tasks:
             self.worker.close()
 
     def leave(self, timeout: float, *, is_loud: bool = True) -> bool:
-        """Wait for the worker and return whether it is done. If it is not done, it continues without this process."""
+        """Wait for the worker and return whether it is done. An unfinished worker continues without this process."""
         if self.worker is not None:
             self.worker.close()
         is_done = self.wait(timeout, is_loud=is_loud)

@@ -166,7 +166,6 @@ class Window(WindowResults):
         self.yield_recorder: Callable[[], object] | None = None
         self.start_line = ""
         self._device = -1
-        """Number of the CUDA device; -1 if CUDA is not initialized."""
         self._began = self._ahead_s = 0.0
         self.budget = WindowBudget(limits, recording)
         self._overseer: Overseer | None = None

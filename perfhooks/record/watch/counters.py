@@ -37,10 +37,8 @@ class Counters(NamedTuple):
     switches: int | None = None
     faults: int | None = None
     retries: int | None = None
-    """Retries of the device allocator after it released memory."""
     waited_ns: int | None = None
     system_ns: int | None = None
-    """CPU time in the kernel in ns, for example for new pages."""
 
     @classmethod
     def read(cls, thread: CountedThread) -> Counters:

@@ -1,8 +1,8 @@
 """Detection of evaluations, rollouts and generation: modules that run without training.
 
-Some samples of an evaluation show modules in evaluation mode or calls without gradients. Other samples show loading or
-scoring. Evaluations are therefore detected by a function that all samples share and usual steps never run, or by a
-loop.
+Some samples of an evaluation show modules in evaluation mode or calls without gradients. Other samples of an evaluation
+show loading or scoring. Evaluations are therefore detected by a function that all samples share and usual steps never
+run, or by a loop.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ code. The delay of a sample corrects that::
     samples            ▲     △······▲    ▲          △·····▲
                     in time   late, held   in time   late, held: Python was forced to release the GIL, the line is exact
 
-A sample is scheduled for a moment (△). If it is late, and its own thread did not wait for a CPU, the training held the
-GIL.
+A sample is scheduled for a moment (△). If the sample is late, and the sampling thread did not wait for a CPU, the
+training held the GIL.
 """
 
 from __future__ import annotations

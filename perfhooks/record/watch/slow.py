@@ -225,8 +225,8 @@ class SlowSteps:
     def _before_ns(self, times: _Times, sampled: _Watched | None, median_ns: float) -> float:
         """Return the excess time before the first sample.
 
-        Return 0 if the thread was runnable for another fraction of the time than in the samples: it did other work
-        then.
+        The time is 0 if the thread was runnable for another fraction of the time than in the samples, because it did
+        other work.
         """
         at, before = self._last_counters
         if sampled is None or not self._has_counters(times.begin, sampled.samples[0].at):

@@ -27,7 +27,7 @@ _IN_FLIGHT: Final = 256
 def map_unordered(on: str | None, work: Work, items: Sequence[str]) -> Iterator[Result]:
     """Call a function that can be pickled for each item. Yield indices and results, or exceptions, as they complete.
 
-    Raises OptionError if the engine is missing, and PerfhooksError if it cannot be reached.
+    Raises OptionError if the engine is missing, and PerfhooksError if the engine cannot be reached.
     """
     if on is None:
         yield from _in_process(work, items)

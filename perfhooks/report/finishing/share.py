@@ -45,7 +45,7 @@ def share(trace: str | os.PathLike[str], *, communication: str | None = None) ->
     """Reduce a trace to the content of a share file, as ``perfhooks report FOLDER --on ENGINE`` does on many hosts.
 
     The result depends only on the trace. To use your own cluster, map this function over the names of traces. Write
-    each result to a file ``*.share``, and run ``perfhooks report`` with their folder.
+    each result to a file ``*.share``, and run ``perfhooks report`` with the folder of these files.
 
     Args:
         trace: A Kineto trace, compressed or not: a path, or a URL that fsspec opens.

@@ -68,7 +68,6 @@ def translate(source: Path, target: IO[bytes]) -> None:
             text = tail + block
             # split at a comma, because the pattern has none and no match is split
             end = text.rfind(b",") + 1
-            # without a comma, keep the length of a category
             end = end or max(0, len(text) - 4096)
             archive.write(_CATEGORY.sub(_translate_category, text[:end]))
             tail = text[end:]

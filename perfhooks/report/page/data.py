@@ -159,7 +159,6 @@ class WindowData(_Part):
 
 
 EXPLAINED: Final = ("flames", "functions", "modules", "behind_operators", "limits", "roofline")
-"""Fields of `WindowData` with lines and modules."""
 
 
 class ExplanationPart(_Part):
@@ -243,7 +242,6 @@ class RunData(_Part):
     format: int
     title: str
     run: dict[str, Any]
-    """Facts of `perfhooks.run.manifest.Manifest`."""
     windows: list[WindowPart]
     lost: list[str]
     timeline: dict[str, Columns]
@@ -251,7 +249,6 @@ class RunData(_Part):
     startup: Columns = {}
     """Time of the work before the first step, recorded by ``perfhooks run``."""
     windows_count: int | None = None
-    """Number of all windows, if `windows` does not contain all."""
     ranks_together: dict[str, Any] | None = None
     findings: list[RunFinding] = []
     explanations: dict[str, ExplanationPart] = {}

@@ -55,7 +55,6 @@ class WindowRequest(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[_Count, ...] | None = None
     """Ranks that record the window; None means all ranks that profile."""
     options: dict[str, bool] = {}
-    """Recorder options in addition to those of the training."""
 
     def __post_init__(self) -> None:
         if not set(self.options) <= set(RECORDING):

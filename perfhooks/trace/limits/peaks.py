@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @cached_per_trace
 def of_trace(trace: Trace) -> Peaks | None:
-    """Return the peaks of the device of a trace, or of its CPU if no device was traced; measured ones first."""
+    """Return the peaks of the device of a trace, or of its CPU if no device was traced; measured peaks first."""
     name, units = device(trace)
     datasheet = DATASHEETS.get(name)
     peaks = datasheet if datasheet is not None and units in (None, datasheet.units) else None
@@ -65,7 +65,7 @@ def is_partial(trace: Trace) -> bool:
 
 
 def measured_as(name: str, units: int | None) -> str:
-    """Return the name under which measured peaks are stored. A partition of a device has a name of its own."""
+    """Return the name under which measured peaks are stored. A partition of a device has a separate name."""
     datasheet = DATASHEETS.get(name)
     is_whole = datasheet is None or datasheet.units is None or units in (None, datasheet.units)
     return name if is_whole else f"{name}, {units} multiprocessors"

@@ -95,8 +95,8 @@ def _lost_launch_times(trace: Trace) -> tuple[Ints, Ints]:
 def _possible_times(trace: Trace, first: Ints, last: Ints) -> intervals.Intervals:
     """Return the idle intervals of the device in which lost work may have run.
 
-    Lost work runs between the work that was launched before it and the work that was launched after it. If the latter
-    started without delay, the device was not behind. The lost work then ended in the step that launched it.
+    Lost work runs between the work that was launched before it and the work that was launched after it. If the later
+    work started without delay, the device was not behind, and the lost work ended in the step that launched it.
     """
     marks, work, launched = step_marks.find(trace), trace.device_rows, _launch_times(trace)
     order = np.argsort(launched, kind="stable")
@@ -237,8 +237,8 @@ def lacks_computation(trace: Trace) -> bool:
 def cut_overflowed(trace: Trace) -> None:
     """Shorten each kernel with a wrong length to the latest possible end, and add a doubt.
 
-    That is the start of the next work on its stream, or the end of a wait of the host for the device. Call this before
-    any computation.
+    The latest possible end is the start of the next work on its stream, or the end of a wait of the host for the
+    device. Call this before any computation.
     """
     recorded = trace.end[trace.device_rows]
     for latest_ends in (_overlapping, _later_than_waits):

@@ -43,7 +43,6 @@ class Spans(NamedTuple):
             return {}
         nesting = nest(np.zeros(len(self.start), np.int64), self.start, self.end)
         cuts = intervals.distinct(self.start, nesting.end)
-        # from the last interval that began outwards to the first open one
         owner = still_open(nesting, np.searchsorted(self.start, cuts[:-1], "right") - 1, cuts[:-1] + 1)
         part = np.array([*self.part, ""])[owner]
         return {name: intervals.union(cuts[:-1][part == name], cuts[1:][part == name]) for name in set(self.part)}

@@ -93,7 +93,7 @@ def to_streams(
 def number_launches(columns: Mapping[str, Column], arguments: dict[str, tuple[Ints, Column]]) -> None:
     """Add external ids. A launch gets the id of the operator around it, and device work the id of its launch.
 
-    Ids are added only if the trace has none, or wrong ones (torch before 2.1). In seven traces with external ids,
+    Ids are added only if the trace has no ids, or wrong ids (torch before 2.1). In seven traces with external ids,
     25,597 of 25,598 calls follow this rule, and all device work.
     """
     kind = columns["kind"]

@@ -194,7 +194,7 @@ class _Reader:
             block = next(source, None)
             if block is None:
                 return
-            head[: max(0, len(head) - _LOOKAHEAD)] = b""  # the remaining space contains the indentation of the event
+            head[: max(0, len(head) - _LOOKAHEAD)] = b""
             head += block
         first = _FIRST_EVENT.match(head)
         space = first[0][:-1] if first else b""
@@ -203,7 +203,6 @@ class _Reader:
             indent = space[space.rindex(b"\n") + 1 :]
             self._boundary = re.compile(rb"\}\s*,(?=\s*\n" + re.escape(indent) + rb"\{)")
         elif key := _FIRST_KEY.match(head):
-            # all events of one writer begin with the same key
             self._looser = self._boundary
             self._boundary = re.compile(rb"\}\s*,(?=\s*\{\s*" + key[1] + rb"\s*:)")
 
@@ -245,7 +244,6 @@ class _Reader:
         return pieces.remainder
 
     def _add_around(self, pieces: _Pieces, odd: int) -> bool:
-        # events without a category occur in groups
         for count, decode in ((odd, self._typed.decode), (64, _decode_any)):
             text, expected = pieces.first(count)
             try:

@@ -54,7 +54,7 @@ class _WorkTimes(NamedTuple):
 def table(trace: Trace) -> pl.DataFrame:
     """Return the time of each kind of work: one row for each of `CATEGORIES` in the trace, most time first.
 
-    Each device work and each operator without nested ones is in one row, by the first matching rule:
+    Each device work and each operator without nested operators is in one row, by the first matching rule:
 
     1. ``communication`` and ``copies`` (with memsets): by its class in the table of kernels;
     2. ``attention``: if an operator of that name is around its launch;

@@ -152,7 +152,6 @@ def _launching_range(trace: Trace, marks: Ints, owner: Ints, launch: Ints) -> In
     for anchor in (launch, owner):
         unresolved = np.flatnonzero((ranges < 0) & (anchor >= 0))
         holder = device.holders(trace, anchor[unresolved], marks) if len(unresolved) else anchor[unresolved]
-        # an anchor that is itself a range contains the launch
         holder = np.where(np.isin(anchor[unresolved], marks), anchor[unresolved], holder)
         ranges[unresolved] = np.where(holder >= 0, np.searchsorted(marks, holder), -1)
     return ranges

@@ -120,8 +120,8 @@ def idle(trace: Trace, number: int | None = None) -> Idle:
 
     Before its launch, the innermost slice of the launching thread decides. Within one-time work
     (`perfhooks.trace.nesting.starts`), waits for data, validations and checkpoints, these are the cause instead of
-    operators and code. If that thread did nothing, the thread of the steps decides, and then autograd's thread. If two
-    steps overlap, the later one counts.
+    operators and code. If the launching thread did nothing, the thread of the steps decides, and then autograd's
+    thread. If two steps overlap, the later one counts.
     """
     marks, selected = step_marks.find(trace), device.selected(trace, number)
     if not len(marks.start) or not len(trace.device_rows):
@@ -227,7 +227,6 @@ def _awaited_events(trace: Trace, work: Ints) -> Ints:
         return np.full(len(work), -1)
     streams: dict[tuple[object, object], int] = {}
     number = np.array([streams.setdefault((pid, tid), len(streams)) for _, pid, tid, _ in trace.threads])
-    # one sortable number for stream and time
     origin, time_range = trace.start.min() - 1, trace.end.max() - trace.start.min() + 2
     launched = number[trace.thread[trace.device_rows]] * time_range + device.launch_times(trace) - origin
     waits_from = number[trace.thread[reported]] * time_range + trace.start[reported] - origin

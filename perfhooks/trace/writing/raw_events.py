@@ -30,7 +30,6 @@ class RawEvents(Generic[_T]):
         self.metadata: dict[str, Any] = {}
         self._decode = decoder.decode
         self._is_list = False
-        """Whether the file is a list of events without an object around it."""
 
     def lists(self) -> Iterator[list[_T]]:
         """Yield the events once; raises TraceError if the file is no trace, or is truncated."""

@@ -46,7 +46,6 @@ class _Change(NamedTuple):
     lane: int | None
     name: str | None
     closed: int
-    """Time in ns by which the end of a frame moves to an earlier time."""
 
 
 def write(trace: Trace, source: Path, target: IO[bytes], *, compress: bool) -> None:
@@ -72,7 +71,6 @@ class _Repair:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._lanes: dict[tuple[int, int], int] = {}
-        """Thread number of each additional lane, by thread and index of the lane."""
         numbers = [thread.tid for thread in trace.threads if isinstance(thread.tid, int)]
         self._next = max(numbers, default=0) + 1
         is_named = np.array([not name.isascii() for name in trace.names], np.bool_)

@@ -115,7 +115,7 @@ def used_at_next_measurement(before: float, used: float, passed_s: float, late_s
 
 
 class Overseer:
-    """Measures a recording in its own thread. Ends it in the main thread if the next measurement would be too late."""
+    """Thread that measures a recording, and ends it in the main thread if the next measurement would be too late."""
 
     def __init__(self, used: Callable[[], float], end: Callable[[], object]) -> None:
         self._used, self._end = used, end

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the supported options. Unsupported ones are dropped, with one log line."""
+    """Return the supported options. Unsupported options are dropped, with one log line."""
     supported = inspect.signature(TorchProfile.__init__).parameters
     unsupported = [name for name in options if name not in supported]
     if unsupported:
