@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -141,6 +142,13 @@ def supervisor_of(perfhooks):
     return children[0] if children else perfhooks
 
 
+def can_end_by(process, number):
+    """Whether the kernel passes a signal on: the first process of a namespace gets only signals that it handles."""
+    text = (Path("/proc") / str(process.pid) / "status").read_text()
+    handled = int(re.search(r"SigCgt:\s*(\w+)", text)[1], 16)
+    return number == signal.SIGKILL or handled >> (number - 1) & 1
+
+
 def perfhooks_of(process, *, is_namespace):
     """The process of perfhooks; in a namespace it is a child."""
     own = psutil.Process(process.pid)
@@ -170,7 +178,7 @@ def test_killed_comparison_leaves_nothing_behind(place, seed):
         perfhooks = perfhooks_of(process, is_namespace=is_namespace)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(moment)
-        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):
             names = how.split()
             target = supervisor_of(perfhooks) if "supervisor" in names else perfhooks
             for name in names:
@@ -208,6 +216,28 @@ def running(place, kind, mark):
     tree = place / "tmp"
     until(lambda: [*place.glob("work/[0-9]*")] and any(path.parent.name == "work" for path in tree.rglob("[0-9]*")))
     return process
+
+
+def test_signal_while_the_folder_is_created_leaves_no_folder(place):
+    """The handlers of signals come first."""
+    (place / "work" / "train.py").write_text("")
+    (place / "work" / "signalled.py").write_text("""
+import os, runpy, signal, sys, tempfile
+create = tempfile.mkdtemp
+def create_and_signal(**how):
+    folder = create(**how)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return folder
+tempfile.mkdtemp = create_and_signal
+sys.argv = ["perfhooks", "compare", "--run", "train.py", "--", "train.py"]
+runpy.run_module("perfhooks", run_name="__main__")
+""")
+    environment = os.environ | {"TMPDIR": str(place / "tmp")}
+    done = subprocess.run(
+        [sys.executable, "signalled.py"], cwd=place / "work", env=environment, capture_output=True, check=False
+    )
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert [*(place / "tmp").iterdir()] == []
 
 
 def test_second_ctrl_c_kills_programs_that_ignore_the_first(place):

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from perfhooks.run.circumstances import Circumstances, Loader
 from perfhooks.trials import loader_trial
 from perfhooks.trials.loader_results import LoaderResult, LoaderSetting, LoaderTrial
 from perfhooks.trials.loader_runner import LoaderRunner
+from perfhooks.trials.loader_trial import measure_loader
 
 pytestmark = pytest.mark.process
 
@@ -90,7 +92,7 @@ def test_parallel_workers_take_at_most_half_of_the_free_memory(monkeypatch, free
 def test_loader_of_one_batch_is_measured_in_this_process():
     """Its first batch would be left out otherwise, as one that is on the way, and nothing would ever be made."""
     runner = LoaderRunner(DataLoader(Sleepy(0, count=2), batch_size=2), LoaderSetting(0), LoaderSetting(0))
-    thread = threading.Thread(target=runner.turn, args=(time.monotonic() + 0.1,), daemon=True)
+    thread = threading.Thread(target=runner.turn, args=(lambda: True,), daemon=True)
     thread.start()
     thread.join(60)
     assert not thread.is_alive()
@@ -116,6 +118,67 @@ def test_raising_loader_is_one_line():
     trial = try_loader(DataLoader(Broken(), batch_size=2), seconds=2)
     assert trial.problem == "ValueError: sample without a label"
     assert not any(each.batches for each in trial.tried)
+
+
+class Greedy(Sleepy):
+    """Its last sample ends a worker with a lock of the loader, as a signal at a bad moment does."""
+
+    def __getitem__(self, index):
+        if multiprocessing.parent_process() is not None and index == len(self) - 1:
+            frame = sys._getframe()
+            while frame.f_code.co_name != "_worker_loop":
+                frame = frame.f_back
+            frame.f_locals["done_event"]._cond._lock.acquire()
+            os._exit(0)
+        return super().__getitem__(index)
+
+
+def children():
+    return [
+        child.pid for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline()[:4])
+    ]
+
+
+def test_worker_that_ends_with_a_lock_of_the_loader_is_killed():
+    before = children()
+    trial = measure_loader(DataLoader(Greedy(count=20)), 60)
+    assert of_workers(trial)[0].batches
+    assert "exited unexpectedly" in str(trial)
+    assert children() == before
+
+
+def test_killed_worker_costs_only_its_setting():
+    """The handler of torch would raise an error at any line of the main thread."""
+    before, killed, rounds = children(), [], []
+
+    def kill(trial):
+        rounds.append(trial)
+        if not killed:
+            killed.append(next(pid for pid in children() if pid not in before))
+            os.kill(killed[0], signal.SIGKILL)
+
+    handler = signal.getsignal(signal.SIGCHLD)
+    trial = measure_loader(DataLoader(Sleepy()), 60, publish=kill, is_stopped=lambda: len(rounds) > 1)
+    assert f"DataLoader worker (pid(s) {killed[0]}) exited unexpectedly" in str(trial)
+    assert sum(bool(row.batches) for row in trial.tried) >= 2
+    assert handler in (signal.getsignal(signal.SIGCHLD), signal.SIG_DFL)
+    assert children() == before
+
+
+def test_ctrl_c_at_any_moment_ends_the_trial_with_its_results(monkeypatch):
+    before, close = children(), LoaderRunner.close
+
+    def interrupted(runner):
+        signal.raise_signal(signal.SIGINT)
+        close(runner)
+
+    monkeypatch.setattr(LoaderRunner, "close", interrupted)
+    trial = measure_loader(DataLoader(Sleepy()), 60, publish=lambda _: signal.raise_signal(signal.SIGINT))
+    assert trial.is_interrupted
+    assert of_workers(trial)[2].batches
+    assert children() == before
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
 
 
 @pytest.mark.parametrize(("loader", "seconds"), [([1, 2], 1), (None, 0), (None, float("inf"))])
@@ -199,36 +262,44 @@ def run(tmp_path, way, *options, **environment):
     return done, log.read_text(encoding="utf-8").split()
 
 
-@pytest.mark.nightly  # Ctrl-C reaches the workers too, and the trial is rarely lost with them
-@pytest.mark.parametrize("way", ["fork", "forkserver"])
-def test_loader_of_a_training_is_measured_before_its_first_step(tmp_path, tmp_path_factory, way):
-    """Ctrl-C ends the trial with the measurements until then: this test makes none of them exact."""
-    log, made_here = tmp_path / "log", tmp_path_factory.mktemp("made") / "here"
+def in_trial(tmp_path, way="fork", *options):
+    """Start a trial of a loader. Return its process and the descendants, after the first results."""
+    (tmp_path / "temporary").mkdir()
     process = subprocess.Popen(
-        command_of(log, way, "--seconds", "200", "--csv"),
+        command_of(tmp_path / "log", way, "--seconds", "200", *options),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
-        env=os.environ | {"MADE_HERE": str(made_here)},
+        env=os.environ | {"TMPDIR": str(tmp_path / "temporary")},
         start_new_session=True,
     )
-    with process:
-        while not made_here.exists() and process.poll() is None:
-            time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=300)
+    while not any('"rates"' in file.read_text() for file in tmp_path.glob("temporary/*/trial.json")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    return process, psutil.Process(process.pid).children(recursive=True)
+
+
+@pytest.mark.parametrize("way", ["fork", "forkserver"])
+def test_loader_of_a_training_is_measured_before_its_first_step(tmp_path, way):
+    """Ctrl-C ends the trial with the measurements until then: this test makes none of them exact."""
+    process, below = in_trial(tmp_path, way, "--csv")
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
-    assert log.read_text(encoding="utf-8").split() == ["validated"] * 2, "and a validation is no training"
+    assert (tmp_path / "log").read_text(encoding="utf-8").split() == ["validated"] * 2, (
+        "and a validation is no training"
+    )
     header, *rows = out.splitlines()
     assert header.startswith("workers,prefetch,pinned,own,batches_per_s")
     assert {row.partition(",")[0] for row in rows} >= {"1", "2"}
     assert "measured without training steps" in err
-    assert list(tmp_path.iterdir()) == [tmp_path / "log"]
+    assert [*tmp_path.glob("temporary/perfhooks*")] == []
+    assert psutil.wait_procs(below, timeout=60)[1] == []
 
 
 def test_training_without_a_loader_is_one_line(tmp_path):
-    done, said = run(tmp_path, "no loader")
+    done, said = run(tmp_path, "no loader", "--seconds", "200")
     assert done.returncode == 1
     assert said == ["validated"] * 2
     assert done.stderr.strip().count("\n") == 0
@@ -258,11 +329,31 @@ def test_a_training_without_a_loader_ends_with_the_time(tmp_path):
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 
+def test_killed_training_keeps_the_results_until_then(tmp_path):
+    """Its workers are stopped at this moment, and would stay so without a parent."""
+    process, below = in_trial(tmp_path)
+    training = next(each for each in below if each.cmdline()[1] == str(TRAINING))
+    training.kill()
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert "Interrupted: fewer blocks were measured than planned." in out
+    assert "num_workers=" in out
+    assert psutil.wait_procs(below, timeout=60)[1] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_killed_command_leaves_no_process(tmp_path, number):
+    process, below = in_trial(tmp_path)
+    process.send_signal(number)
+    process.communicate(timeout=300)
+    assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number)
+    assert psutil.wait_procs(below, timeout=60)[1] == []
+
+
 def test_error_of_perfhooks_is_reported_as_such(tmp_path, monkeypatch, caplog):
-    """No the training continues after it, so none is promised."""
     ends = []
     monkeypatch.setattr(loader_trials.os, "_exit", ends.append)
-    monkeypatch.setattr("perfhooks.trials.loader_trial.try_loader", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("perfhooks.trials.loader_trial.measure_loader", lambda *_, **__: 1 / 0)
     loader_trials._end_with(
         DataLoader(Sleepy()), SimpleNamespace(trial=str(tmp_path / "trial.json"), trial_ends=time.monotonic() + 1)
     )
@@ -272,7 +363,7 @@ def test_error_of_perfhooks_is_reported_as_such(tmp_path, monkeypatch, caplog):
 
 
 def test_ranks_other_than_the_first_end_before_the_trial(tmp_path):
-    done, said = run(tmp_path, "fork", RANK="1", WORLD_SIZE="2", LOCAL_RANK="1", MASTER_PORT="1")
+    done, said = run(tmp_path, "fork", "--seconds", "200", RANK="1", WORLD_SIZE="2", LOCAL_RANK="1", MASTER_PORT="1")
     assert said == ["validated"] * 2
     assert done.returncode == 1
 

@@ -17,10 +17,11 @@ import threading
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import psutil
 from torch.utils.data import DataLoader
+from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
 
 from perfhooks.analysis.comparison.difference import compare_paired
 from perfhooks.core.errors import OptionError
@@ -29,7 +30,7 @@ from perfhooks.core.thread_time import CountedThread
 from perfhooks.trials.loader_results import TOLERANCE, LoaderResult, LoaderSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from perfhooks.analysis.comparison.difference import Outcome
 
@@ -43,8 +44,14 @@ class _WorkerClocks(NamedTuple):
     queued_s: float
 
 
+class _WorkerEnded(BaseException):
+    """No Exception, because torch would catch it and then wait for a lock of the worker."""
+
+
 class LoaderRunner:
     """An endless iteration with one setting. The workers of the loader are stopped between blocks."""
+
+    _awaited: ClassVar[LoaderRunner | None] = None
 
     def __init__(self, loader: Any, setting: LoaderSetting, own: LoaderSetting) -> None:
         self.setting, self.is_own = setting, setting == own
@@ -56,17 +63,17 @@ class LoaderRunner:
         self._loader = self._with_setting(loader)
         self._in_pass = 0
         self._is_short = False
-        self._pids: list[int] = []
+        self.workers: Sequence[Any] = ()
         self._batches: Any = None
         began = time.monotonic()
         try:
             with warnings.catch_warnings():  # torch warns about more workers than CPUs, which is tried on purpose
                 warnings.simplefilter("ignore")
                 self._batches = DataLoader.__iter__(self._loader)
-            self._pids = [worker.pid for worker in getattr(self._batches, "_workers", ())]
+            self.workers = getattr(self._batches, "_workers", ())
             self._consume()
             self.first_s = time.monotonic() - began
-            self.memory = max(map(_unique_memory, self._pids), default=None)
+            self.memory = max(map(_unique_memory, self._pids()), default=None)
         except BaseException:
             self.close()
             raise
@@ -86,12 +93,40 @@ class LoaderRunner:
         )
         return changed
 
+    def _pids(self) -> list[int]:
+        """Return the running workers. The number of a reaped worker may belong to another process."""
+        return [worker.pid for worker in self.workers if worker.exitcode is None]
+
     def _signal(self, number: int) -> None:
-        for pid in self._pids:
+        for pid in self._pids():
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
 
+    @classmethod
+    def check_awaited(cls, *_: object) -> None:
+        """Raise an error if a worker of the awaited batch has ended. torch might wait for its locks without a limit."""
+        awaited, cls._awaited = cls._awaited, None
+        if awaited is not None and any(worker.exitcode is not None for worker in awaited.workers):
+            raise _WorkerEnded
+        cls._awaited = awaited
+
+    @contextlib.contextmanager
+    def _awaiting(self) -> Iterator[None]:
+        LoaderRunner._awaited = self
+        try:
+            LoaderRunner.check_awaited()
+            yield
+        except _WorkerEnded:
+            ended = ", ".join(str(worker.pid) for worker in self.workers if worker.exitcode is not None)
+            raise RuntimeError(f"DataLoader worker (pid(s) {ended}) exited unexpectedly") from None
+        finally:
+            LoaderRunner._awaited = None
+
     def _consume(self) -> bool:
+        with self._awaiting():
+            return self._consume_batch()
+
+    def _consume_batch(self) -> bool:
         self._in_pass += 1
         try:
             next(self._batches)
@@ -105,15 +140,15 @@ class LoaderRunner:
             return True
         return False
 
-    def turn(self, until: float) -> None:
-        """Measure one block of at least one batch, until the monotonic time ``until`` in s at the latest."""
+    def turn(self, is_over: Callable[[], bool]) -> None:
+        """Measure one block of at least one batch, until ``is_over`` at the latest."""
         parallel = max(self.setting.workers, 1)
         self._signal(signal.SIGCONT)
         try:
             batches, clocks = 0, _WorkerClocks(0.0, 0.0, 0.0)
             begin = self._skip(parallel)
             since_begin = 0
-            while time.monotonic() < until or not batches:
+            while not batches or not is_over():
                 if self._consume() and not self._is_short:
                     begin, since_begin = self._skip(parallel), 0
                     continue
@@ -138,8 +173,8 @@ class LoaderRunner:
         return self._clocks()
 
     def _clocks(self) -> _WorkerClocks:
-        if self._pids:
-            computed, queued = map(sum, zip(*map(_scheduler_times, self._pids), strict=True))
+        if self.workers:
+            computed, queued = map(sum, zip((0, 0), *map(_scheduler_times, self._pids()), strict=True))
         else:
             thread = CountedThread(threading.get_ident(), threading.get_native_id())
             computed, queued = time.process_time_ns(), thread.waited_ns() or 0
@@ -149,8 +184,9 @@ class LoaderRunner:
         self._signal(signal.SIGCONT)
         try:
             start_s = time.monotonic()
-            self._batches, self._in_pass = DataLoader.__iter__(self._loader), 1
-            next(self._batches, None)
+            with self._awaiting():
+                self._batches, self._in_pass = DataLoader.__iter__(self._loader), 1
+                next(self._batches, None)
             self.again_s = time.monotonic() - start_s
         finally:
             self._signal(signal.SIGSTOP)
@@ -158,7 +194,13 @@ class LoaderRunner:
     def close(self) -> None:
         self._signal(signal.SIGCONT)
         # garbage collection may run inside a worker of the next setting, and raises there
-        getattr(self._batches, "_shutdown_workers", bool)()
+        shutdown = threading.Thread(target=getattr(self._batches, "_shutdown_workers", bool), daemon=True)
+        shutdown.start()
+        shutdown.join(MP_STATUS_CHECK_INTERVAL * max(len(self.workers), 1))  # as long as torch waits for its workers
+        if shutdown.is_alive():  # a worker hangs, or has died with a lock for which torch waits
+            self._signal(signal.SIGKILL)
+            for worker in self.workers:
+                worker.join(MP_STATUS_CHECK_INTERVAL)
         self._batches = vars(self._loader)["_iterator"] = None
 
     @property

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import statistics as medians
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +20,7 @@ from perfhooks.trials.loader_results import LoaderResult, LoaderSetting, LoaderT
 from perfhooks.trials.loader_runner import LoaderRunner, compare_rates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 _GAIN: Final = 1.1
@@ -47,9 +49,55 @@ def try_loader(loader: Any, *, seconds: float = 60.0) -> LoaderTrial:
         raise OptionError(f"loader must be a torch.utils.data.DataLoader, got {type(loader).__name__}")
     if not 0 < seconds < float("inf"):
         raise OptionError(f"seconds must be a number above 0, got {seconds:g}")
+    return measure_loader(loader, seconds)
+
+
+def measure_loader(
+    loader: Any,
+    seconds: float,
+    *,
+    publish: Callable[[LoaderTrial], object] = lambda _: None,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> LoaderTrial:
+    """Measure the loader. ``publish`` gets the results of each round, and ``is_stopped`` ends the trial early."""
     facts = Loader(num_workers=loader.num_workers, prefetch_factor=loader.prefetch_factor, pin_memory=loader.pin_memory)
     with torch.random.fork_rng(devices=[]):
-        return _Trial(loader, facts, seconds).run()
+        return _Trial(loader, facts, seconds, publish, is_stopped).run()
+
+
+class _Signals:
+    """Handlers of the main thread while loaders are measured.
+
+    If a worker dies, torch's handler raises an error at any line of the main thread. This one raises it only while a
+    batch of the worker is awaited. Ctrl-C raises one KeyboardInterrupt, and only while ``is_interruptible``.
+    """
+
+    def __init__(self) -> None:
+        self.is_interruptible = self.is_interrupted = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGCHLD)}
+            if self._before[signal.SIGINT] not in (signal.SIG_IGN, None):
+                signal.signal(signal.SIGINT, self._interrupt)
+
+    def _interrupt(self, *_: object) -> None:
+        self.is_interrupted = True
+        if self.is_interruptible:
+            self.is_interruptible = False
+            raise KeyboardInterrupt
+
+    def replace_handler_of_torch(self) -> None:
+        """Replace the handler that torch has installed with the first worker, until the end."""
+        if self._before and (handler := signal.getsignal(signal.SIGCHLD)) != LoaderRunner.check_awaited:
+            self._before[signal.SIGCHLD] = handler
+            signal.signal(signal.SIGCHLD, LoaderRunner.check_awaited)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            if handler is not None:
+                signal.signal(number, handler)
 
 
 class _RecordedFailure(contextlib.AbstractContextManager[None]):
@@ -64,8 +112,18 @@ class _RecordedFailure(contextlib.AbstractContextManager[None]):
 
 
 class _Trial:
-    def __init__(self, loader: Any, facts: Loader, seconds: float) -> None:
+    def __init__(
+        self,
+        loader: Any,
+        facts: Loader,
+        seconds: float,
+        publish: Callable[[LoaderTrial], object] = lambda _: None,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._loader = loader
+        self._publish = publish
+        self._is_stopped = is_stopped
+        self._signals = _Signals()
         workers = facts.num_workers or 0
         self._own = LoaderSetting(workers, facts.prefetch_factor if workers else None, bool(facts.pin_memory))
         self._ahead = facts.prefetch_factor or 2
@@ -80,15 +138,27 @@ class _Trial:
         return LoaderSetting(workers, (ahead or self._ahead) if workers else None, is_pinned)
 
     def run(self) -> LoaderTrial:
-        is_interrupted = False
+        with self._signals:
+            try:
+                self._measure()
+            except KeyboardInterrupt:
+                self._signals.is_interrupted = True
+            finally:
+                for runner in self._runners.values():
+                    runner.close()
+            trial = self._trial()
+            self._publish(trial)
+        return trial
+
+    def _measure(self) -> None:
+        self._signals.is_interruptible = True
         try:
             self._try_workers()
             self._try_variants()
-        except KeyboardInterrupt:
-            is_interrupted = True
         finally:
-            for runner in self._runners.values():
-                runner.close()
+            self._signals.is_interruptible = False
+
+    def _trial(self) -> LoaderTrial:
         loaders = sorted((*self._results(), *self._failed), key=lambda result: result.setting.workers)
         trial = LoaderTrial(
             name=_describe(self._loader),
@@ -97,7 +167,7 @@ class _Trial:
             ranks=self._here.ranks,
             keeps_workers=bool(self._loader.persistent_workers),
             is_endless=_is_endless(self._loader.dataset),
-            is_interrupted=is_interrupted,
+            is_interrupted=self._signals.is_interrupted or self._is_stopped(),
             problem=""
             if any(result.batches for result in loaders)
             else next((result.problem for result in loaders), ""),
@@ -137,7 +207,7 @@ class _Trial:
 
     @property
     def _is_over(self) -> bool:
-        return time.monotonic() >= self._until
+        return time.monotonic() >= self._until or self._is_stopped()
 
     def _rate(self, setting: LoaderSetting) -> float:
         rates = self._runners[setting].rates if setting in self._runners else ()
@@ -165,7 +235,10 @@ class _Trial:
         if setting in self._runners:
             return setting
         with self._failing(setting):
-            self._runners[setting] = LoaderRunner(self._loader, setting, self._own)
+            try:
+                self._runners[setting] = LoaderRunner(self._loader, setting, self._own)
+            finally:
+                self._signals.replace_handler_of_torch()
         if setting not in self._runners:
             return None
         if baseline is not None:
@@ -180,9 +253,10 @@ class _Trial:
             for setting in [*self._runners][:: -1 if number % 2 else 1]:
                 failures = len(self._failed)
                 with self._failing(setting):
-                    self._runners[setting].turn(self._until)
+                    self._runners[setting].turn(lambda: self._is_over)
                 if len(self._failed) > failures:
                     self._runners.pop(setting).close()
+            self._publish(self._trial())
             if self._is_over:
                 break
 

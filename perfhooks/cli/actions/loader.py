@@ -1,24 +1,25 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import polars as pl
-import psutil
 import typer
 
 from perfhooks.cli.actions import output, sources
-from perfhooks.cli.turns.supervisor import GRACE_S
+from perfhooks.cli.turns.supervisor import GRACE_S, ComparisonEndError, supervise
 from perfhooks.core.errors import CommandError, OptionError, PerfhooksError
-from perfhooks.core.progress import show_spinner
-from perfhooks.record.launch import command_line
+from perfhooks.core.process import POLL_S
+from perfhooks.core.progress import status_line
+from perfhooks.record.launch import command_line, loader_trials
 from perfhooks.report.page.terminal_tables import draw
 from perfhooks.run.reading import read_json
 from perfhooks.trials.loader_results import BRIEF, LoaderTrial
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perfhooks.cli.actions.show import Form
+    from perfhooks.cli.turns.supervisor import Owner
 
 
 def tried(command: Sequence[str], seconds: float, ends: float) -> LoaderTrial:
@@ -35,10 +37,11 @@ def tried(command: Sequence[str], seconds: float, ends: float) -> LoaderTrial:
     if not 0 < seconds < float("inf"):
         raise OptionError(f"seconds must be a number above 0, got {seconds:g}")
     words = command_line.command(command)
-    with tempfile.TemporaryDirectory(prefix="perfhooks-try-") as folder, show_spinner("trying the loader"):
+    with tempfile.TemporaryDirectory(prefix="perfhooks-try-") as folder, status_line() as status:
+        status("trying the loader ")
         file = Path(folder, "trial.json")
         request = command_line.Request(trial=str(file), trial_ends=ends, here=os.fspath(Path.cwd()))
-        code = _run(words, command_line.environment(request, os.environ), file, ends)
+        code = _supervised(words, command_line.environment(request, os.environ), file, ends)
         if not file.exists():
             name = words[-1] if len(words) == 1 else words[1]
             how = f"ended with exit code {code}, before it iterated"
@@ -46,31 +49,41 @@ def tried(command: Sequence[str], seconds: float, ends: float) -> LoaderTrial:
                 how = f"did not iterate within {seconds:g} s (--seconds)"
             raise CommandError(f"{name} {how} a torch.utils.data.DataLoader with gradients enabled", code or 1)
         trial = read_json(file, LoaderTrial, "the result of a loader trial")
+        if code != 0:
+            trial = msgspec.structs.replace(trial, is_interrupted=True)
     if not any(trial_row.batches for trial_row in trial.tried):
         raise PerfhooksError(f"the loader cannot be measured: {trial.problem or 'there was no time for a batch'}")
     return trial
 
 
-def _run(words: Sequence[str], environment: dict[str, str], file: Path, ends: float) -> int | None:
-    program = psutil.Popen(words, env=environment, stdout=sys.stderr)
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the program, which then writes its result
-    try:
-        with contextlib.suppress(psutil.TimeoutExpired):
-            return int(program.wait(max(ends - time.monotonic(), 0)) or 0)
-        with contextlib.suppress(psutil.TimeoutExpired):
-            return int(program.wait(GRACE_S if file.exists() else 0) or 0)
-        _end(program)
-        return None
-    finally:
-        signal.signal(signal.SIGINT, before)
+def _supervised(words: Sequence[str], environment: dict[str, str], file: Path, ends: float) -> int | None:
+    with contextlib.ExitStack() as opened:
+        how: dict[str, Any] = {"env": environment}
+        for name, number in (("stdin", 0), ("stdout", 2), ("stderr", 2)):
+            with contextlib.suppress(OSError):  # a daemon may have closed it
+                how[name] = os.dup(number)  # the supervisor replaces its own streams
+                opened.callback(os.close, how[name])
+        try:
+            return supervise(functools.partial(_run, words, how, file, ends), clean=bool, status=bool, say=bool)
+        except ComparisonEndError as error:
+            raise typer.Exit(128 + error.number) from None
 
 
-def _end(program: psutil.Process) -> None:
-    processes = [*program.children(recursive=True), program]
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(processes, GRACE_S)
+def _run(words: Sequence[str], how: dict[str, Any], file: Path, ends: float, owner: Owner) -> int | None:
+    """Run the program until it ends. Return None if it was ended, because of the time limit or Ctrl-C."""
+    program = owner.start(words, **how)
+    while (code := program.poll()) is None:
+        if time.monotonic() > ends + (GRACE_S if file.exists() else 0) or owner.is_hurried:
+            return None
+        try:
+            owner.check()
+        except ComparisonEndError as error:
+            if error.number != signal.SIGINT or not file.exists():
+                raise
+            loader_trials.stop_file(file).touch()
+            ends = min(ends, time.monotonic())
+        time.sleep(POLL_S)
+    return code
 
 
 def tell(trial: LoaderTrial, form: Form) -> None:

@@ -41,14 +41,11 @@ def outcome(
         if most is not None and not 0 < most < float("inf"):
             raise OptionError(f"{name} must be more than 0, got {most:g}")
     work_folder.remove_stale()
-    folder = WorkFolder()
-    work = functools.partial(
-        _compare, sides, folder, tolerance=tolerance, in_turns=in_turns, steps=steps, seconds=seconds
-    )
+    work = functools.partial(_compare, sides, tolerance=tolerance, in_turns=in_turns, steps=steps, seconds=seconds)
     try:
         with progress.status_line() as status:
             say = functools.partial(typer.echo, err=True)
-            result = supervise(work, clean=folder.remove, status=status, say=say)
+            result = supervise(work, clean=work_folder.remove_stale, status=status, say=say)
     except ComparisonEndError as error:
         raise typer.Exit(128 + error.number) from None
     _tell(result, form)
@@ -61,7 +58,6 @@ def outcome(
 
 def _compare(
     sides: Sequence[tuple[str | None, str]],
-    folder: WorkFolder,
     owner: Owner,
     *,
     tolerance: float,
@@ -69,6 +65,7 @@ def _compare(
     steps: int | None,
     seconds: float | None,
 ) -> ComparisonResult:
+    folder = WorkFolder()  # here, because no signal ends the supervisor
     try:
         a, b = (_command(name, *side, folder, owner) for name, side in zip("AB", sides, strict=True))
         plan = Plan(a=a, b=b, tolerance=tolerance, in_turns=in_turns, steps=steps, seconds=seconds)

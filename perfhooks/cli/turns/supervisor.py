@@ -1,9 +1,9 @@
-"""The process that owns all processes of a comparison, and ends them.
+"""The process that owns all processes of a comparison or of a loader trial, and ends them.
 
     perfhooks compare       prints, and passes signals on
       └─ supervisor         starts the programs and git, and adopts orphans
            ├─ program A     with its ranks, loader workers and other children
-           └─ program B
+           └─ program B     only in a comparison
 
 If one of the upper two dies, the other ends every process below itself. Signal handlers only note a signal;
 `Owner.check` raises the first one, so a second signal cannot interrupt the clean-up.
@@ -41,7 +41,7 @@ _SET_DEATH_SIGNAL, _SET_ADOPTS, _GET_ADOPTS = 1, 36, 37
 
 
 class ComparisonEndError(Exception):
-    """A signal asks the comparison to end, or perfhooks has died."""
+    """A signal asks perfhooks to end, or perfhooks has died."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -63,6 +63,10 @@ class Owner:
     def is_orphan(self) -> bool:
         return os.getppid() != self._parent
 
+    @property
+    def is_hurried(self) -> bool:
+        return len(self._signals) > 1
+
     def check(self) -> None:
         """Raise a ComparisonEndError for the first signal, once."""
         if not self._is_ending and (self._signals or self.is_orphan):
@@ -73,10 +77,9 @@ class Owner:
         die = functools.partial(_die_with, os.getpid())
         process = subprocess.Popen(
             words,
-            stdin=subprocess.DEVNULL,
             start_new_session=True,
             preexec_fn=die,  # noqa: PLW1509 -- the supervisor has one thread
-            **how,
+            **{"stdin": subprocess.DEVNULL, **how},
         )
         self._started.append(process)
         return process
@@ -86,7 +89,7 @@ class Owner:
         for pid in {*ranks, *(process.pid for process in self._started if process.poll() is None)}:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGTERM)
-        _end_children((), lambda: len(self._signals) > 1, self._started)
+        _end_children((), lambda: self.is_hurried, self._started)
         self._started.clear()
 
     def status(self, text: str) -> None:
@@ -139,7 +142,7 @@ def supervise(
         raise value
     if kind != "result":
         clean()
-        raise PerfhooksError("the supervisor process of the comparison was killed; perfhooks has ended its programs")
+        raise PerfhooksError("the supervisor process was killed; perfhooks has ended its programs")
     result: Result = value
     return result
 
@@ -177,14 +180,16 @@ def _run(work: Callable[[Owner], Any], owner: Owner, numbers: Collection[signal.
         null = os.open(os.devnull, os.O_RDWR)
         for stream in range(3):
             os.dup2(null, stream)
-        kind, value = "error", None
+        kind: str = "error"
+        value: Any = None
         try:
             kind, value = "result", work(owner)
-        except (PerfhooksError, ComparisonEndError) as error:
+        except (PerfhooksError, ComparisonEndError, OSError) as error:
             value = error
         finally:
             owner.end_all()
-            owner.send(kind, RuntimeError(traceback.format_exc()) if value is None else value)
+            is_unexpected = kind == "error" and value is None
+            owner.send(kind, RuntimeError(traceback.format_exc()) if is_unexpected else value)
     finally:
         os._exit(0)
 

@@ -26,7 +26,7 @@ class WorkFolder:
             self.path = Path(tempfile.mkdtemp(prefix=_RUNNING))
             descriptor = _locked(self.path)
             if descriptor is not None:
-                self._lock = descriptor  # released at the end of this process and of a forked supervisor
+                self._lock = descriptor  # released at the end of this process
                 return
 
     def use_repository(self, common: Path) -> None:

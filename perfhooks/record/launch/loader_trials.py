@@ -36,16 +36,25 @@ def listen(module: Any, request: Request) -> None:
     module.DataLoader.__iter__ = begin_or_try
 
 
+def stop_file(result: Path) -> Path:
+    """Return the file that ends the trial early: a signal to the processes would also end their loader workers."""
+    return result.with_suffix(".stop")
+
+
 def _end_with(loader: Any, request: Request) -> None:
     try:
         if current_job().rank == 0:
             file, kind = Path(request.trial), type(loader).__name__
             publish_json(file, {"name": kind, "problem": f"the process was ended while its {kind} was measured"})
             try:
-                from perfhooks.trials.loader_trial import try_loader
+                from perfhooks.trials.loader_trial import measure_loader
 
-                remaining_s = max(request.trial_ends - time.monotonic(), 0.1)
-                publish_json(file, try_loader(loader, seconds=0.9 * remaining_s))
+                measure_loader(
+                    loader,
+                    0.9 * max(request.trial_ends - time.monotonic(), 0.1),
+                    publish=functools.partial(publish_json, file),
+                    is_stopped=stop_file(file).exists,
+                )
             except Exception as error:
                 logger.debug("trying the loader failed", exc_info=True)
                 publish_json(file, {"name": kind, "problem": f"the measurement failed ({cause_of(error)})"})
