@@ -57,7 +57,7 @@ _ATTENDS: Final = r"attn|attention|sdpa|fmha"
 _CACHE: Final = (
     r"(?:store|append|write|set|save|update|reshape|concat)_?(?:and_)?(?:paged_?|mla_)?(?:(?:kv?|v)_?)?cache|kv_buffer"
 )
-_INTERPOLATES: Final = r"upsampl|interpolat|grid_?sampl|roi_(?:align|pool)"
+_INTERPOLATES: Final = r"upsampl|interp(?:olat|_)|grid_?sampl|roi_(?:align|pool)"
 _POINTWISE: Final = (
     r"add|sub|mul|div|realdiv|neg|abs|exp|log|sqrt|rsqrt|pow|sin|cos|tanh|sigmoid|eq|ne|lt|le|gt|ge|where|fill|cast|"
     r"lerp|addcmul|addcdiv|amp|mse|bce|searchsorted|bucketize"
