@@ -246,13 +246,19 @@ OPENS_FILES = {
     "trials/loader_runner.py": "the kernel's files",
     **dict.fromkeys(
         (
-            *("core/thread_time.py", "record/watch/counters.py", "run/liveness.py", "run/manifest.py"),
+            *("core/thread_time.py", "record/watch/counters.py", "run/liveness.py"),
             *("run/circumstances.py", "run/remote.py"),
         ),
         "the kernel's files",
     ),
     "run/installation.py": "the metadata of installed packages",
-    **dict.fromkeys(("report/page/page.py", "report/page/definitions.py"), "files of this package"),
+    **dict.fromkeys(
+        (
+            *("report/page/page.py", "report/page/definitions.py"),
+            *("core/successors.py", "run/live/slow_causes.py"),
+        ),
+        "files of this package",
+    ),
     "trace/reading/downloads.py": "files that it has just downloaded",
 }
 """Modules that open files otherwise, and which: a run folder may come from anybody, with links and FIFOs in it."""
