@@ -42,7 +42,7 @@ class Run:
         """Create a run folder in ``out``, a folder or an fsspec URL.
 
         ``name`` must be equal on all ranks. None uses the launcher's identity, else the time and the process.
-        ``before`` counts the earlier runs of this job, which have the same identity.
+        ``before`` is the number of earlier runs of this job, which have the same identity.
         """
         parent = remote.local_folder(out) if remote.is_url(out) else Path(out).absolute()
         remote.check_text(parent)

@@ -134,7 +134,10 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join((*(lines if rows else ()), *self.sentences()))
 
     def sentences(self, rest_ms: float | None = None, waited_ms: float = 0.0) -> Iterator[str]:
-        """Yield the conclusions for a step with this wait for data, and ``rest_ms`` without it (None if unknown)."""
+        """Yield the conclusions for a step with a wait for data.
+
+        ``rest_ms`` is the step without the wait (None if unknown).
+        """
         yield f"{self.name}: measured without training steps."
         for loader in self.tried:
             if loader.problem:

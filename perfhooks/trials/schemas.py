@@ -36,7 +36,7 @@ _REFUSED: Final = (
 
 
 class UnmatchedError(Exception):
-    """A call that cannot run again. The message completes a sentence that starts with its name."""
+    """A call that cannot run again. The message completes a sentence that starts with the name of the call."""
 
 
 def overload(signature: Signature) -> tuple[Any, dict[str, Any]]:

@@ -23,7 +23,7 @@ def unnamed_time(window: Evidence) -> Iterator[Finding]:
     Source: `intervals.MOST`; the time is ``other_ms`` of the table of steps, minus operators and device work. Inference
     steps have no named parts, so they do not count. If a profiled step takes at least 1.5 times as long as an
     unprofiled one, this time may be profiler overhead. If the training waited for CPUs, the step with the smallest
-    share counts, because such waits hit single steps.
+    share counts, because waits for a CPU hit single steps.
 
     Not measured, because the gain of the fix depends on that code.
     """

@@ -25,9 +25,9 @@ class Clocks:
 def align(ends: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Clocks:
     """Find the clock offsets for which synchronizing collectives end on all ranks at the same time.
 
-    The end of a collective is the median of the aligned ends of its ranks. The offset of a clock is the median distance
-    of its ends from those. Ends and offsets are updated alternately until they converge. Offsets within the errors of
-    both clocks are set to 0.
+    The end of a collective is the median of the aligned ends of its ranks. The offset of a clock is the median
+    difference between ends on this clock and the ends of the collectives. Ends and offsets are updated alternately
+    until they converge. Offsets within the errors of both clocks are set to 0.
     """
     if not ends.height:
         return Clocks()

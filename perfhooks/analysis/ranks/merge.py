@@ -73,7 +73,7 @@ def merge(
     """Merge the traces of all ranks of a window, block by block, in constant memory.
 
     Ids that link events are made unique per rank. Overlapping work of a stream gets separate lanes. Times are converted
-    to the clock of the first rank. Arguments are unchanged: their ids are those of the rank's own trace.
+    to the clock of the first rank. Ids in arguments are unchanged: they refer to the trace of the rank.
 
     Use ``follow_links`` only for folders of this process: a link in a received folder may point to any file, or to an
     endless one.

@@ -74,8 +74,8 @@ def complete_steps(split: pl.DataFrame, unsure: frozenset[int]) -> pl.DataFrame:
     """Return the steps with reliable waits, without incomplete steps at the ends of the window.
 
     A collective that is running when recording starts or ends is recorded on some ranks only. First and last steps with
-    such collectives are skipped if other steps remain. If other steps have unmatched collectives, the cause is
-    different, so all are kept.
+    collectives of only some ranks are skipped if other steps remain. If other steps have unmatched collectives, the
+    cause is different, so all are kept.
     """
     unsure_steps = unsure & {*split["step"]}
     if not unsure_steps or not unsure_steps <= {split["step"].min(), split["step"].max()}:

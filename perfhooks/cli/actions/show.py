@@ -201,8 +201,9 @@ def tables(
 ) -> dict[str, pl.DataFrame]:
     """Return tables of a target.
 
-    The tables of steps and checks cover all windows, those of the start-up and slow steps the run. Other tables cover
-    the last window. If that window lacks stacks or shapes, tables that need them come from its second window.
+    The tables of steps and checks cover all windows. The tables of the start-up and of slow steps cover the run. Other
+    tables cover the last window. If that window lacks stacks or shapes, tables that need them come from its second
+    window.
 
     Raises:
         TraceError: A trace is missing or cannot be read.

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 VARIABLE: Final = "PERFHOOKS_RUN"
 
 SITE: Final = Path(__file__).parent / "site"
-"""Folder that contains only ``sitecustomize.py``."""
 
 
 PATIENCE_S: Final = 60.0

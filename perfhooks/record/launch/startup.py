@@ -65,7 +65,7 @@ class Startup:
         return self._over.is_set()
 
     def end(self, file: Callable[[], Path | None] | None = None) -> None:
-        """Stop, and write the table. ``file`` returns its path, and may wait."""
+        """Stop, and write the table. ``file`` returns the path of the table, and may wait."""
         if not self._over.is_set():
             self._file = file
             self._over.set()

@@ -132,8 +132,8 @@ def start(
 def _find_original() -> bool:
     """Return whether the replacement can call the current function without being called back by it.
 
-    ``make_fx`` and ``torch.fx`` patch module calls and later restore the previous attribute. If a window ended in
-    between, they restore our replacement.
+    ``make_fx`` and ``torch.fx`` patch module calls and later restore the previous attribute. If a window ended before
+    that, they restore the replacement of perfhooks.
     """
     global _call_module  # noqa: PLW0603 -- see its docstring
     current = Module.__call__

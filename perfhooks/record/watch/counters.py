@@ -68,7 +68,7 @@ class Queueing:
         return min(max(waited - self._before, 0) / (now - self._began), 1.0)
 
     def since_last(self) -> float | None:
-        """Return this fraction for the calling thread since the last call; at first since the process start."""
+        """Return the run-queue wait of the calling thread since the last call, as a fraction of the time."""
         thread = CountedThread(threading.get_ident(), threading.get_native_id())
         if not self._native:
             age_ns = round(1e9 * (time.time() - began_s()))

@@ -43,7 +43,7 @@ class OperatorTable:
     sort_by: str = "self_cpu_ms"
     """A column, or a key of torch's tables, for example ``"cuda_time_total"``; largest first."""
     row_limit: int | None = None
-    """Keep this many rows, the first ones; None keeps all."""
+    """Maximum number of rows; None keeps all."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by", (self.by,) if isinstance(self.by, str) else tuple(self.by))
@@ -67,7 +67,7 @@ class LabelTable:
     """A column, or a key of torch's tables, for example ``"cpu_time_total"``. None sorts labels of the user first, then
     by total."""
     row_limit: int | None = None
-    """Keep this many rows, the first ones; None keeps all."""
+    """Maximum number of rows; None keeps all."""
 
     def __post_init__(self) -> None:
         _check_rows("labels", self.sort_by, self.row_limit)
@@ -84,7 +84,7 @@ class FunctionTable:
     sort_by: str = "self_ms"
     """A column, or a key of torch's tables, for example ``"cpu_time_total"``; largest first."""
     row_limit: int | None = None
-    """Keep this many rows, the first ones; None keeps all."""
+    """Maximum number of rows; None keeps all."""
 
     def __post_init__(self) -> None:
         _check_rows("functions", self.sort_by, self.row_limit)
@@ -113,7 +113,7 @@ class KernelTable:
     sort_by: str = "total_ms"
     """A column, or a key of torch's tables, for example ``"cuda_time_total"``; largest first."""
     row_limit: int | None = None
-    """Keep this many rows, the first ones; None keeps all."""
+    """Maximum number of rows; None keeps all."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.by_launch, bool):

@@ -15,7 +15,7 @@ _INTEL: Final = re.compile("Intel")
 
 
 class Device(NamedTuple):
-    """Names of one kind of device, and parts of advice; empty without such a name."""
+    """Names of one kind of device, and parts of advice. A missing name is empty."""
 
     type: str
     module: str

@@ -35,9 +35,9 @@ def most_common(names: list[str]) -> str:
 
 
 def usual(table: pl.DataFrame) -> Flags:
-    """Return the steps of which means are taken: those of the most common kind, without outliers.
+    """Return which steps are in the means: steps of the most common kind, without outliers.
 
-    Steps with unknown device times are excluded if others have them, so that all means use the same steps.
+    Steps with unknown device times are excluded if other steps have device times, so that all means use the same steps.
     """
     names = kinds(table)
     common = most_common(names)

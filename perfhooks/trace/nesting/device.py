@@ -292,7 +292,8 @@ def overdue(trace: Trace) -> Flags:
 def waits_end(trace: Trace) -> Ints:
     """Return the time by which each of `Trace.device_rows` has ended, because the host waited for the device, in ns.
 
-    Without such a wait after its launch, it is `MAX_NUMBER`. With several devices, the device of a wait is unknown.
+    Without a wait after the launch of the work, the time is `MAX_NUMBER`. With several devices, the device of a wait is
+    unknown.
     """
     waits = trace.chosen(runtime_calls.DEVICE_WAIT.search, Kind.RUNTIME)
     waits = waits[np.argsort(trace.start[waits])] if len(numbers(trace)) == 1 else waits[:0]

@@ -25,7 +25,6 @@ class Tree(NamedTuple):
     thread: Column
     nesting: Nesting
     entry: Ints
-    """Entry of each slice, or -1. An extra -1 at the end serves index -1."""
 
 
 class Paths(NamedTuple):

@@ -26,7 +26,6 @@ _MAX_CROSSED_PASSES: Final = 8
 
 
 _MAX_SINGLE_PARENTS: Final = 50
-"""Maximum steps from parent to parent before a faster method is used."""
 
 
 def nest(thread: Column, start: Ints, end: Ints) -> Nesting:

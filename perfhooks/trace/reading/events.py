@@ -11,7 +11,7 @@ import msgspec
 MALFORMED: Final = (ValueError, RecursionError, msgspec.MsgspecError)
 
 _REPAIRABLE: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|(?<=:)\s*N/A', re.DOTALL)
-"""Strings, and Kineto's literal for unknown values."""
+"""Pattern of strings, and of Kineto's literal for unknown values."""
 _ESCAPE: Final = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|(?P<bad>))')
 _LITERAL_BACKSLASH: Final = re.compile(r'\\(?!")')
 

@@ -44,9 +44,9 @@ class Calls(NamedTuple):
 
     row: Ints
     parent: Ints
-    """Call that contains this one, merged or not, or -1."""
+    """Call that contains the call, merged or not, or -1."""
     into: Ints
-    """Call that this one is merged into and counted with; the call itself if it is not merged."""
+    """Call into which the call is merged, so that both count once; the call itself if it is not merged."""
     depth: Ints
 
 
