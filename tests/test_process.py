@@ -60,12 +60,13 @@ def test_threads_are_started_only_in_listed_modules():
         "record/loop/labelling.py",
         "record/loop/ending/signals.py",
     }
-    # the worker, a terminal, and the process that samples loader workers
+    # the worker, a terminal, the process that samples loader workers, and a trial of a loader
     elsewhere = {
         "report/finishing/serving.py",
         "cli/actions/top.py",
         "record/workers/interpreter.py",
         "record/workers/layout.py",
+        "trials/loader_runner.py",
     }
     assert found == in_training | elsewhere
     said = (PACKAGE / "core/process.py").read_text(encoding="utf-8")
