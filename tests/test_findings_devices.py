@@ -1356,6 +1356,10 @@ def test_late_kernels_of_a_sampled_recording_are_no_finding(tmp_path):
         ("Memcpy DtoH (Device -> Pinned)", WHOLE_A100, "22.3 GB/s, 70% of its bus"),
         ("Memcpy DtoD (Device -> Device)", WHOLE_A100, "22.3 GB/s, 2.9% of its memory"),
         ("Memcpy HtoD (Pinned -> Device)", {}, "22.3 GB/s"),
+        ("Memcpy HtoD (Pageable -> Device)", WHOLE_A100, "22.3 GB/s, 70% of its bus"),
+        ("CopyHostToDevice", WHOLE_A100, "22.3 GB/s, 70% of its bus"),
+        ("CopyDeviceToDevice", WHOLE_A100, "22.3 GB/s, 2.9% of its memory"),
+        ("Memcpy PtoP (Device -> Device)", WHOLE_A100, "22.3 GB/s"),
     ],
 )
 def test_copies_without_kernels_are_compared_with_the_bus(tmp_path, kind, metadata, rate):

@@ -27,8 +27,9 @@ STAGED_BYTES: Final = 64 * 1024
 def only_copies(window: Evidence) -> Iterator[Finding]:
     """The trace has copies, but no kernels and no launches of kernels.
 
-    Source: the records of the copies, and the bus of the device by its datasheet (`perfhooks.trace.limits`). If no copy
-    crosses the bus, the limit is the memory, which a copy both reads and writes.
+    Source: the records of the copies, and the bus of the device by its datasheet (`perfhooks.trace.limits`). If all
+    copies are within the device, the limit is the memory, which a copy both reads and writes. Copies between devices
+    have an unknown link.
 
     Not measured.
     """
@@ -37,9 +38,13 @@ def only_copies(window: Evidence) -> Iterator[Finding]:
     copies = window.copies.filter(pl.col("bytes") > 0, pl.col("duration_ms") > 0)
     if not is_alone or not copies.height or not len(window.work):
         return
-    bus_copies = copies.filter(pl.col("kind").ne_missing(device_work.WITHIN_DEVICE))
+    bus_copies = copies.filter(pl.col("kind").is_in(device_work.ACROSS_BUS))
     table, device_peaks = (bus_copies if bus_copies.height else copies), peaks.of_trace(trace)
-    bus = (device_peaks.bus_gb_per_s if bus_copies.height else device_peaks.gb_per_s / 2) if device_peaks else None
+    bus = None
+    if device_peaks and bus_copies.height:
+        bus = device_peaks.bus_gb_per_s
+    elif device_peaks and copies["kind"].eq_missing(device_work.WITHIN_DEVICE).all():
+        bus = device_peaks.gb_per_s / 2
     time_ms, size = float(table["duration_ms"].sum()) / window.count, int(table["bytes"].sum()) / window.count
     least = size / bus * 1e-6 if bus else 0.0
     gain = min(time_ms - least, window.device_limit_ms) if bus else 0.0
@@ -66,7 +71,7 @@ def _direction_lines(text: FindingText, table: pl.DataFrame) -> list[EvidenceLin
         text(
             "direction",
             copies=row["len"],
-            kind=row["kind"],
+            kind=row["kind"] or "",
             source=row["source"] or "?",
             target=row["target"] or "?",
             bytes=row["bytes"],
@@ -86,6 +91,8 @@ def blocking_copies(window: Evidence) -> Iterator[Finding]:
     Not measured.
     """
     rows, trace = _unpinned(window), window.trace
+    if not len(trace.rows(Kind.KERNEL)):
+        return
     kernels = intervals.of_slices(trace, trace.rows(Kind.KERNEL))
     without_kernels = intervals.subtract(intervals.of_slices(trace, rows), kernels)
     gain = min(window.per_step(without_kernels), window.mean("exposed_copy_ms"))

@@ -26,7 +26,10 @@ NUMBERED: Final = re.compile(r"^(?=trans_|hc(?:om|cl)_)\w*?(?=(?:_\d+){1,2}$)")
 """Constant part of a name to which an NPU adds a number of the call: ``trans_TransData_12``."""
 COPY: Final = re.compile(r"\b([HDAP]to[HDAP])\b(?:.*\((\w+) -> (\w+)\))?")
 """Direction in the name of a copy: ``Memcpy HtoD (Pageable -> Device)``."""
+LONG_COPY: Final = re.compile(r"Copy([HD])(?:ost|evice)To([HD])(?:ost|evice)")
+"""Name of a copy in old ROCm traces: ``CopyHostToDevice``."""
 WITHIN_DEVICE: Final = "DtoD"
+ACROSS_BUS: Final = ("HtoD", "DtoH")
 BETWEEN_HOSTS: Final = "HtoH"
 """Direction of copies between hosts, which torch's next recorder writes as CUPTI's number 9."""
 TO_DEVICE: Final = re.compile(r"HtoD|HostToDevice")

@@ -55,7 +55,7 @@ def copy_kinds(trace: Trace, rows: Ints) -> dict[str, list[str | None]]:
     """Return the direction of each copy (``HtoD``) and its memory kinds, as ``kind``, ``source`` and ``target``."""
     parts: dict[int, tuple[str | None, ...]] = {}
     for name in intervals.distinct(trace.name[rows]).tolist():
-        match = device_work.COPY.search(trace.names[name])
+        match = device_work.COPY.search(device_work.LONG_COPY.sub(r"\1to\2", trace.names[name]))
         kind, source, target = match.groups() if match else (None, None, None)
         parts[name] = (kind, source and source.lower(), target and target.lower())
     by_row = [parts[name] for name in trace.name[rows].tolist()]
