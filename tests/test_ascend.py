@@ -326,7 +326,7 @@ def test_findings_equal_those_of_the_gpu_trace(tmp_path, spelled):
     assert found[0]["rule"].to_list() == found[1]["rule"].to_list() == ["host-bound", "waiting-for-data"]
     advice = found[1].filter(found[1]["rule"] == "host-bound").row(0, named=True)
     assert "cuda" not in " ".join(map(str, advice.values())).lower()
-    evidence = found[1]["evidence"][0]["text"]
+    evidence = found[1]["evidence"][0]
     assert "the kernels differ from step to step" not in evidence, "only the numbers of collectives differ"
     assert ("50 kernels in" if "launches" in LACKS.get(spelled, ()) else "50 launches in") in evidence
 
