@@ -65,6 +65,15 @@ def is_full(table, *steps):
     return sum(table.filter(table["step"].is_in(steps)).select(DEVICE).null_count().row(0)) == 0
 
 
+@pytest.mark.parametrize("lost", [(), (12,), (11, 13)])
+def test_gaps_between_kernels_exclude_lost_work(tmp_path, lost):
+    """Nine gaps of 0.15 ms in each step of 10 ms, and one of 0.65 ms between two steps."""
+    gone = [event for step in lost for event in kernels_of(training(), step)]
+    trace, *_ = seen(tmp_path, [event for event in training() if event not in gone])
+    gaps = {(): (45 * 0.15 + 4 * 0.65) / 49, (12,): (36 * 0.15 + 2 * 0.65) / 38, (11, 13): 0.15}
+    assert Tables(trace).kernels.select("gap_before_ms", "gap_after_ms").row(0) == pytest.approx([gaps[lost]] * 2)
+
+
 def test_a_sound_recording_has_no_doubt(tmp_path):
     trace, table, doubts = seen(tmp_path, training())
     assert (doubts, is_full(table, *STEPS)) == (set(), True)

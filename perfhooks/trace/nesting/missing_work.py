@@ -69,8 +69,7 @@ def unknown(trace: Trace) -> Unknown:
     if few is not None:
         work |= few.is_lost
     work |= step_marks.per_step(marks, trace.start[short_replays(trace).calls]) > 0
-    lost_times = _possible_times(trace, *_lost_launch_times(trace)) if clocks.agree else intervals.nothing()
-    wall = intervals.within(lost_times, marks.start, marks.end) > intervals.NOTABLE * (marks.end - marks.start)
+    wall = intervals.within(lost_times(trace), marks.start, marks.end) > intervals.NOTABLE * (marks.end - marks.start)
     work |= step_marks.per_step(marks, device.launch_times(trace)[clocks.wrong]) > 0
     if not clocks.agree and (trace.launches < 0).any():
         work[:] = True
@@ -81,6 +80,14 @@ def unknown(trace: Trace) -> Unknown:
         work[:] = True
         communication |= not len(trace.rows(Kind.KERNEL))
     return Unknown(work, work | wall | (not clocks.agree), communication)
+
+
+@cached_per_trace
+def lost_times(trace: Trace) -> intervals.Intervals:
+    """Return the idle intervals of the device in which lost work may have run; none if the clocks disagree."""
+    if not device.clocks(trace).agree:
+        return intervals.nothing()
+    return _possible_times(trace, *_lost_launch_times(trace))
 
 
 def _lost_launch_times(trace: Trace) -> tuple[Ints, Ints]:

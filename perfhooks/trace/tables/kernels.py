@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from perfhooks.trace.limits import rates
-from perfhooks.trace.nesting import device
+from perfhooks.trace.nesting import device, intervals, missing_work
 from perfhooks.trace.nesting.intervals import MS
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def table(trace: Trace) -> pl.DataFrame:
 
     ``occupancy_percent`` is Kineto's ``est. achieved occupancy %``, weighted by time. Kineto rounds it to whole
     percents, and writes 0 for many large kernels. ``gap_before_ms`` and ``gap_after_ms`` are the mean idle times of the
-    stream around the work. ``operators`` names up to three launching operators (`device.owners`), or the region in a
-    CUDA graph.
+    stream around the work, without those in which lost work may have run. ``operators`` names up to three launching
+    operators (`device.owners`), or the region in a CUDA graph.
     """
     if not trace.is_device_traced:
         return pl.DataFrame(schema=_SCHEMA)
@@ -69,26 +69,24 @@ def _work_rows(trace: Trace) -> pl.DataFrame:
     before_window, without_name = len(trace.names), len(trace.names) + 1
     owner = device.owners(trace)
     unknown = np.where(device.before_window(trace), before_window, without_name)
-    return (
-        pl.DataFrame(
-            {
-                "device": device.devices(trace, rows),
-                "name": names.gather(trace.name[rows].astype(np.int64)),
-                "class": pl.Series(device.CLASSES, dtype=pl.String).gather(device.classes(trace)),
-                "operator": _with_region_names(
-                    trace, names.gather(np.where(owner >= 0, np.append(trace.name, without_name)[owner], unknown))
-                ),
-                "stream": trace.thread[rows],
-                "start": trace.start[rows],
-                "end": trace.end[rows],
-                "span": device.own_times(trace),
-                "occupancy": _occupancy(trace, rows),
-                **rates.of_work(trace),
-            }
-        )
-        .with_columns(_gap_before().alias("before"))
-        .with_columns(pl.col("before").shift(-1).over("stream").alias("after"))
-    )
+    work = pl.DataFrame(
+        {
+            "device": device.devices(trace, rows),
+            "name": names.gather(trace.name[rows].astype(np.int64)),
+            "class": pl.Series(device.CLASSES, dtype=pl.String).gather(device.classes(trace)),
+            "operator": _with_region_names(
+                trace, names.gather(np.where(owner >= 0, np.append(trace.name, without_name)[owner], unknown))
+            ),
+            "stream": trace.thread[rows],
+            "start": trace.start[rows],
+            "end": trace.end[rows],
+            "span": device.own_times(trace),
+            "occupancy": _occupancy(trace, rows),
+            **rates.of_work(trace),
+        }
+    ).with_columns(_gap_before().alias("before"))
+    after = pl.col("before").shift(-1).over("stream").alias("after")
+    return _with_known_gaps(trace, work).with_columns(after)
 
 
 def _with_region_names(trace: Trace, operators: pl.Series) -> pl.Series:
@@ -109,6 +107,13 @@ def _occupancy(trace: Trace, rows: Ints) -> pl.Series:
 def _gap_before() -> pl.Expr:
     latest_end = pl.col("end").cum_max().shift(1).over("stream")
     return (pl.col("start") - latest_end).clip(lower_bound=0)
+
+
+def _with_known_gaps(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
+    lost = missing_work.lost_times(trace)
+    start = work["start"].to_numpy()
+    is_known = intervals.within(lost, start - work["before"].fill_null(0).to_numpy(), start) == 0
+    return work.with_columns(pl.when(pl.Series(is_known)).then("before")) if len(lost) else work
 
 
 def _aggregate(work: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
