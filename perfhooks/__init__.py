@@ -80,6 +80,7 @@ _HOMES = {
     "core.errors": ("NothingRecordedError", "OptionError", "PerfhooksError", "ScheduleError", "TraceError"),
     "report.finishing.share": ("share",),
     "core.options": ("Options",),
+    "notebook": ("load_ipython_extension",),
     "core.schedule": ("Phase", "Schedule"),
     "record.loop.profiler": ("Profiler",),
     "record.loop.trace_handler": ("on_trace_ready",),

@@ -25,7 +25,7 @@ def rooms_of(table):
 ROOMS = rooms_of((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
 """A room may import from itself and from lower rooms. Imports under ``TYPE_CHECKING`` count as well."""
 FLOOR = {room: floor for floor, room in enumerate(ROOMS)}
-APART = {"__main__", "py", "pytest_plugin", "testing"}
+APART = {"__main__", "notebook", "py", "pytest_plugin", "testing"}
 """Modules above all rooms."""
 MOST_ARROWS = 60
 """Between folders above ``run/``."""
