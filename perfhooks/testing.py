@@ -48,7 +48,7 @@ def slice_event(
 
 
 def op(name: str, start: int, end: int, *, tid: int = PID, external: int = 0, **args: Any) -> Event:
-    """Return an operator on the host. ``external`` links it to device work."""
+    """Return an operator on the host. ``external`` links the operator to device work."""
     return slice_event("cpu_op", name, start, end, tid=tid, **_external(external), **args)
 
 

@@ -260,7 +260,7 @@ class Stages(dict[str, Stage]):
             raise
 
     def summary(self, format: Literal["table", "markdown"] = "table") -> Text:
-        """Wait for the files of all windows so far, and return their summary. Notebooks show it formatted.
+        """Wait for the files of all windows so far, and return their summary. Notebooks show the summary formatted.
 
         Args:
             format: ``"table"``, the step tables of each loop; ``"markdown"``, the run, the parts of a step in the last

@@ -81,7 +81,7 @@ def write_error(text: str) -> None:
 def enable_console_log(*, apart: bool = False) -> None:
     """Show INFO lines on the terminal if the program did not configure logging.
 
-    ``apart`` keeps them out of the program's own log.
+    ``apart`` keeps these lines out of the program's own log.
     """
     if apart:
         logger.propagate = False
@@ -105,7 +105,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def hide_frames(error: BaseException) -> None:
-    """Remove frames of perfhooks from the traceback. On Python 3.10 they remain if the exception is re-raised."""
+    """Remove frames of perfhooks from the traceback. On Python 3.10 the frames remain if the exception is re-raised."""
     trace = error.__traceback__
     while trace is not None and is_ours(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next

@@ -28,7 +28,7 @@ Ranks = Literal["all", "first-of-node"] | Sequence[int] | Callable[[Job], bool]
 
 
 class Rule(NamedTuple):
-    """The valid values of an option. None is valid if it is the default."""
+    """The valid values of an option. None is valid if the default is None."""
 
     text: str
     """Requirement for a value, as the end of the sentence "must be ..."."""
@@ -311,7 +311,7 @@ def check_options(options: Options) -> Options:
 
 
 def check_names(options: Iterable[str], also: Iterable[str] = ()) -> None:
-    """Raise a TypeError for unknown options. ``also`` contains other names that it may suggest."""
+    """Raise a TypeError for unknown options. ``also`` contains further names to suggest."""
     for name in options:
         if name not in DEFAULTS:
             close = difflib.get_close_matches(name, [*also, *DEFAULTS], n=1)

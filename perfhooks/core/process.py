@@ -107,7 +107,7 @@ def _run_all(calls: list[Callable[[], object]]) -> None:
 def end_by_ctrl_c() -> None:
     """Let a program that Ctrl-C ended die of SIGINT, as without perfhooks.
 
-    Python clears its flag for an uncaught KeyboardInterrupt when it executes code from text, as dataclasses do. Code
+    Python clears the flag of an uncaught KeyboardInterrupt when code from text is executed, as dataclasses do. Code
     from text that raises KeyboardInterrupt sets it again (``run_eval_code_obj`` in CPython).
     """
     is_interactive = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")

@@ -248,7 +248,8 @@ def _deviation(columns: Matrix, length: int, memory: int) -> Values:
 def _visible_variance(count: int, length: int, memory: int) -> float:
     """Return the ratio of the variance between correlated blocks to that between independent blocks.
 
-    For an autoregressive process it is lower by (1 - exp(-x)) / x, if a block is x times as long as the memory.
+    In an autoregressive process, correlation lowers the variance by (1 - exp(-x)) / x of its value, if a block is x
+    times as long as the memory.
     """
     memories = length / max(memory, 1)
     return (1 - length / count) * (1 + math.expm1(-memories) / memories)
@@ -334,8 +335,8 @@ def _are_certain(delays: Matrix, chance: float) -> Flags:
     """Return which ranks have a significant mean delay, by Student's t.
 
     The mean is compared with its standard error. The error comes from the variation between steps: that of the rank or
-    that of all ranks, whichever is larger. For example, two equal delays are evidence, but three different delays are
-    not. A single step is evidence only among `MANY` ranks, because their limit includes their variation.
+    that of all ranks, whichever is larger. A single step is evidence only among `MANY` ranks, because
+    their limit includes their variation.
     """
     is_measured = np.isfinite(delays)
     steps = is_measured.sum(axis=1)

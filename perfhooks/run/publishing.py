@@ -85,7 +85,7 @@ class OwnFolder:
 
     @contextmanager
     def publish(self, name: str) -> Iterator[IO[bytes]]:
-        """Open a new file. It gets its final name when it is complete, and is deleted on errors."""
+        """Open a new file. The file gets its final name when it is complete, and is deleted on errors."""
         draft = draft_of(Path(name)).name
         with self.opened() as here:
             try:
@@ -126,7 +126,7 @@ class OwnFolder:
 
     @contextmanager
     def lent(self) -> Iterator[Path]:
-        """Yield a path for libraries such as Kineto. On Linux it leads through the open folder."""
+        """Yield a path for libraries such as Kineto. On Linux the path leads through the open folder."""
         with self.opened() as here:
             path = _DESCRIPTORS / str(here.descriptor)
             yield path if path.is_dir() else self.path

@@ -77,7 +77,7 @@ def read_table(path: Path, most: int = LARGEST_TABLE, *, from_end: bool = False)
 
 
 def read_json(path: Path, kind: type[T], what: str, most: int = LARGEST) -> T:
-    """Read a JSON file. ``what`` describes it in errors: ``"the facts of a window"``.
+    """Read a JSON file. ``what`` describes the file in errors: ``"the facts of a window"``.
 
     Raises FileNotFoundError, or PerfhooksError if the file is unreadable, too large, or has another type.
     """

@@ -1,13 +1,9 @@
 """Steps of a run from its timelines, without warm-up and outliers.
 
-    step     0 1 2 3 4 ... 87 | 88 89 90 | 91 92 93 ... 99 | 60 61 62 63 ...      resumed from the checkpoint of step 60
-    phase    w w w w w     w  | w  a  a  | w  w  w      w  | w  w  w  w
-             first            |          |  one validates  | first
-    counts         w w     w  | w  a  a  | w     w      w  |          w
-
-A stretch of steps ends when the numbers jump or go back. The first steps of a stretch (a twentieth, from 3 to 10)
-contain one-time work and do not count. Steps of more than three medians contain a validation, a checkpoint or a pause.
-Profiled and unprofiled steps are analysed separately. Warm-up steps of the recorder belong to neither group.
+A stretch of steps ends when the step numbers jump or go back, as after a restart from a checkpoint. The first steps of
+a stretch (a twentieth, from 3 to 10) contain one-time work and do not count. Steps of more than three medians contain
+a validation, a checkpoint or a pause. Profiled and unprofiled steps are analysed separately. Warm-up steps of the
+recorder belong to neither group.
 """
 
 from __future__ import annotations

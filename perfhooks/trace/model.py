@@ -76,7 +76,7 @@ class Samples(NamedTuple):
 class Trace:
     """A Kineto trace as columns; times are integer nanoseconds of the trace's own clock.
 
-    All columns have one entry per slice (complete event). They are sorted by thread, start, end (longest first) and
+    All columns have one entry per slice (complete event). Slices are sorted by thread, start, end (longest first) and
     position in the file, so a slice comes before its content.
     """
 

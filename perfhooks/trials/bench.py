@@ -80,7 +80,7 @@ def open_bench(
 
 
 class Bench:
-    """Measures calls by their index. The inputs of the latest call stay in memory."""
+    """Measures prepared calls, selected by index. The inputs of the latest call stay in memory."""
 
     def __init__(self, signatures: Sequence[Signature | Update], options: TrialOptions) -> None:
         self._signatures = signatures

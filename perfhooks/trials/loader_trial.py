@@ -40,7 +40,7 @@ def try_loader(loader: Any, *, seconds: float = 60.0) -> LoaderTrial:
         seconds: Approximate time limit. The trial ends earlier if all comparisons are decided.
 
     Returns:
-        The measurements. Its text is a table with conclusions.
+        The measurements. As text, they are a table with conclusions.
 
     Raises:
         OptionError: The loader is not a DataLoader, or ``seconds`` is not positive.

@@ -125,7 +125,7 @@ def run(
 
 
 class _Requests:
-    """Requests from a child process; ``limit`` operators share the time."""
+    """Requests to a child process. The time is divided among ``limit`` operators."""
 
     def __init__(self, child: ChildProcess, ends: float, limit: int, tell: Callable[[int, int, str], None]) -> None:
         self._child = child
@@ -160,6 +160,6 @@ class _Requests:
     def _ask(self, seconds: float, *question: Any) -> Any:
         """Send a request.
 
-        Its time limit is an equal share of the total, or half of the remaining time if that is longer.
+        The time limit is an equal share of the total, or half of the remaining time if that is longer.
         """
         return self._child.ask(min(max(self.left / 2, seconds), max(self.left, SHORTEST_S)), *question, seconds)

@@ -91,7 +91,8 @@ def measure(tables: Tables) -> Costs:
     """Return the costs of the counted steps of a window.
 
     On the host, each moment belongs to the innermost open operator, module, line of the training's own code and part of
-    the step. On devices, it belongs to the running work: compute before communication before copies and memsets.
+    the step. On devices, each moment belongs to the running work: compute before communication before copies and
+    memsets.
 
     Only steps of the most common kind count, and only up to three times the median, because a single evaluation in a
     window does not explain a difference.

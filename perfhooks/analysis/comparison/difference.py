@@ -152,11 +152,7 @@ class StepDifference:
         return self.centre - low, self.centre + high
 
     def _reach(self, tail: float, by_steps: Sequence[Variance], beyond: float = 0.0) -> float:
-        """Return half the width of an interval.
-
-        With a common quantile for the process part and the step part, 2% instead of 1% of equal pairs that differ by 5%
-        were classified as different.
-        """
+        """Return half the width of an interval."""
         weight = sum(1 / count for count in self.counts)
         process = self.process
         return math.hypot(

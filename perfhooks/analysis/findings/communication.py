@@ -26,7 +26,8 @@ def exposed_communication(window: Evidence) -> Iterator[Finding]:
     """Kernels communicate without concurrent computation for 10% of the step or more.
 
     The fix depends on the operation with the longest exposed time. All-reduces of gradients are launched in the
-    backward pass. All-reduces outside of it belong to layers that are split over ranks (tensor parallelism).
+    backward pass. All-reduces outside of the backward pass belong to layers that are split over ranks (tensor
+    parallelism).
 
     Source: `MAJOR`; the time is ``exposed_comm_ms`` of the table of steps. The gain is at most the wait of the host for
     the device. If the host never waits, the gain is unknown, because the host may be slower than the device.
@@ -115,7 +116,7 @@ def small_collectives(window: Evidence) -> Iterator[Finding]:
 def data_parallel(window: Evidence) -> Iterator[Finding]:
     """``DataParallel`` copies the model to every device in each step: broadcast, scatter and gather on several devices.
 
-    Source: `NOTABLE`; the operators of its autograd functions.
+    Source: `NOTABLE`; the operators of the autograd functions of ``DataParallel``.
 
     Not measured.
     """

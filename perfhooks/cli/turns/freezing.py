@@ -48,7 +48,7 @@ class Freezer:
                 time.sleep(0.0005)
 
     def thaw(self) -> None:
-        """Resume the threads. Call it again, because a thread may pause late."""
+        """Resume the threads. Call this again, because a thread may pause late."""
         self._is_incomplete()
         for thread, number in list(self._signals.items()):
             if number is not None:

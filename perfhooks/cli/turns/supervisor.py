@@ -199,8 +199,7 @@ def _end_children(
 ) -> None:
     """Wait for all children, including adopted ones, and kill the remaining ones after a time limit.
 
-    Only children are killed, because the system does not reuse the number of a child until it is reaped. A zombie
-    counts until it is reaped, because other threads of its process may run on and keep its children.
+    A zombie counts until it is reaped, because other threads of its process may run on and keep its children.
     """
     deadline = time.monotonic() + GRACE_S
     own = {process.pid for process in started}

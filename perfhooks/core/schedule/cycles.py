@@ -247,8 +247,7 @@ def _check_name(name: Any) -> None:
 def _torch_arguments(function: Callable[[int], Any]) -> dict[str, int] | None:
     """Return the arguments of the ``torch.profiler.schedule`` call that returned a function; None for other functions.
 
-    The function is a closure over six arguments, or five before torch 2.6. Other closures in torch may have variables
-    of the same names.
+    The function is a closure over six arguments, or five before torch 2.6.
     """
     code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
     if getattr(function, "__module__", None) != "torch.profiler.profiler" or code is None or not cells:

@@ -57,7 +57,7 @@ class WhenSettled(OnRequest):
         self._look_at = 0
 
     def begin(self, step: int, now: int) -> None:
-        """Start the wait at a time in ns. A lower step number restarts it, for example in a resumed training."""
+        """Start the wait at a time in ns. A lower step number restarts the wait, for example in a resumed training."""
         if self._origin is None or step < self._origin:
             self._origin, self._since, self._look_at = step, now, step + 1
 

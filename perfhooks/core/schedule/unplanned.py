@@ -24,8 +24,8 @@ _ACTIONS: Final[dict[Any, tuple[Phase, bool]]] = {
 class CallableSchedule:
     """A schedule defined by a function ``step -> ProfilerAction``.
 
-    As in torch, the function is called once per step and in order. For a resumed training it is also called for the
-    previous step.
+    As in torch, the function is called once per step and in order. For a resumed training the function is also called
+    for the previous step.
     """
 
     def __init__(self, function: Callable[[int], Any]) -> None:

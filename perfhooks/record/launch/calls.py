@@ -1,6 +1,6 @@
 """Wrappers of module calls, backward passes and ``torch.save``, for programs without a loader or optimizer.
 
-While torch.compile is imported, it takes the current ``torch.nn.Module.__call__`` for torch's own, so the wrapper is
+During its import, torch.compile takes the current ``torch.nn.Module.__call__`` for torch's own, so the wrapper is
 removed during that import. On a CPU, the wrapper of backward passes stays installed, because ranks synchronize in these
 passes.
 """

@@ -48,7 +48,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Time limit of ``perfhooks try --loader``, in s of the monotonic clock."""
 
     def named(self, number: int) -> Request:
-        """Return the request of a training. From the second training on, its run name ends in the number."""
+        """Return the request of a training.
+
+        From the second training on, the run name ends in the number of the training.
+        """
         name = self.options.get("run")
         if name is None or number == 1:
             return self

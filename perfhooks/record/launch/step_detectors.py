@@ -38,13 +38,12 @@ Mode = Literal["loader", "optimizer", "batches", "backward", "call", "process"]
 """
 
 BATCHES: Final = 20
-"""Batches without an update after which their fetches are steps, or their backward passes are updates. Sanity checks
-before a training, and gradient accumulation, have fewer.
+"""Batches without an update after which their fetches are steps, or their backward passes are updates.
 """
 
 NEVER: Final = sys.maxsize
 _SETTLED_ROUNDS: Final = 3
-"""Rounds of updates after which perfhooks does not change the step detector. A warm-up of the optimizer has fewer."""
+"""Rounds of updates after which perfhooks does not change the step detector."""
 _SURE_STEPS: Final = 2
 """Steps with a fetch after which updates without a fetch no longer change the detector. Before that, they do,
 because some programs read their loader into a list and then train on the list.
@@ -58,13 +57,13 @@ _LONE_UPDATES: Final = 3
 class Round:
     """Learns the order in which several optimizers step, and detects the last step of a round.
 
-    The leader ends rounds. The other optimizers are ignored, including those that join later::
+    One optimizer, the leader, ends rounds::
 
         a b a b a b       b leads
-        a b b a b b       a leads: b steps several times in a round
-        a ... a b ... b   b leads after a, as soon as it steps: a is gone, or had stepped ten times in a row
-        a b a b a a       a leads from its second step in a row on: it has lost b
-        a a b b a a b b   b leads with its second step: all step several times in a row, so a round has all of them
+        a b b a b b       a leads, because b steps several times in a round
+        a ... a b ... b   b replaces a after ten steps of a in a row, or when a is deleted
+        a b a b a a       a leads again, because b no longer steps
+        a a b b a a b b   b leads with its second step
     """
 
     def __init__(self) -> None:

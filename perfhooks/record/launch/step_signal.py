@@ -157,7 +157,10 @@ class StepSignal:
         return not (self.early.is_new and self.early.is_listening)
 
     def on_backward(self, began: int = 0) -> None:
-        """Process a backward pass. ``began`` is its start in ns; 0 if a device is still working on it."""
+        """Process a backward pass.
+
+        ``began`` is the start of the pass in ns; 0 if a device is still working on the pass.
+        """
         events = self.events
         if self._is_helper():
             return
@@ -360,7 +363,7 @@ class StepSignal:
     def _on_early_end(self) -> None:
         """Start the timeout after which the files are written.
 
-        If the program makes steps, they are written at its end.
+        If the program makes steps, the files are written at its end.
         """
         self._subscribe()
         for profiler in (self._profilers and self._profilers.current, *(face for _, face in self._integrations)):

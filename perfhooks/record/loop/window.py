@@ -45,7 +45,7 @@ _of_parent: Final[set[Window]] = set()
 
 
 def recorder_busy() -> bool:
-    """Return whether a profiler records in this process. A second one would clear its events.
+    """Return whether a profiler records in this process. A second profiler would clear the events of the first.
 
     A window that another thread stops counts, because torch crashes if a recorder starts before the stop ends.
     """

@@ -1,4 +1,4 @@
-"""Definitions of the terms and columns of report, tables and site, by section. Their texts are in `definitions.md`."""
+"""Definitions of the terms and columns of report, tables and site, by section. The texts are in `definitions.md`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Operators that a dispatch mode or a tensor subclass calls again within themselves. Both calls count as one."""
+"""Operators that a dispatch mode or a tensor subclass calls again within themselves.
+
+The outer and the inner call count as one.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ def again(trace: Trace) -> tuple[Ints, Ints]:
 def resolved(trace: Trace, rows: Ints, values: Ints) -> tuple[Ints, Flags]:
     """Return the operations or bytes of calls after redispatch, and which of the calls count.
 
-    A call gets the sum of the same operator within its dispatcher.
+    A call gets the sum of the calls of its operator within its dispatcher.
     """
     counts = np.ones(len(rows), np.bool_)
     inner_calls, holder = _inner_calls(trace, rows, values)
@@ -70,7 +73,7 @@ def resolved(trace: Trace, rows: Ints, values: Ints) -> tuple[Ints, Flags]:
 
 
 def _inner_calls(trace: Trace, rows: Ints, values: Ints) -> tuple[dict[int, list[int]], list[int]]:
-    """Return the calls with values inside dispatchers, by outer call, and the holder of each call.
+    """Return, by outer call, the calls with values inside its dispatcher, and the holder of each call.
 
     A holder is the innermost call with a value and without a dispatcher between them, or -1.
     """

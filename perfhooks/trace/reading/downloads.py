@@ -55,7 +55,7 @@ class DownloadLimits(Callback):  # type: ignore[misc]  # fsspec ships no types
 
 
 class _LimitsOfFiles(Callback):  # type: ignore[misc]  # fsspec ships no types
-    """Limits of each of several files. fsspec counts finished files here, which says nothing about progress.
+    """Limits of each of several files.
 
     Args:
         free_bytes: Bytes that each file may use on the disk.

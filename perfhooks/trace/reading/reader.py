@@ -67,7 +67,7 @@ def read(
             as communication, like kernels of known libraries (`perfhooks.trace.names.communication.LIBRARIES`).
         max_unpacked_mb: Maximum size of an unpacked archive in megabytes. The default is the environment variable
             ``PERFHOOKS_MAX_UNPACKED_MB``, else the larger of 268 and 100 times the size of the archive.
-        strides: Also read the strides of operator inputs. No table needs them.
+        strides: Also read the strides of operator inputs. No table needs strides.
 
     Raises:
         OptionError: ``communication`` has an empty part, or the limit is no number above 0.

@@ -29,8 +29,8 @@ _PLACE: Final = r"^(.+)\((\d{1,9})\): (.+)$"
 def table(trace: Trace) -> pl.DataFrame:
     """Return the cost of each Python function that was called while stacks were recorded: most self time first.
 
-    ``self_ms`` is its time without called functions (cProfile's ``tottime``), but with operators. ``total_ms`` includes
-    called functions (``cumtime``). ``line`` is the beginning of the function, if it is known
+    ``self_ms`` is the time of the function without called functions (cProfile's ``tottime``), but with operators.
+    ``total_ms`` includes called functions (``cumtime``). ``line`` is the beginning of the function, if it is known
     (`perfhooks.trace.names.attribution.open_at_start`).
 
     Frames of perfhooks and waits on threads without steps are left out. On each thread, the other self times sum to the

@@ -35,7 +35,7 @@ _UNITS: Final = {"ms": "ms", "share": "ratio", "size": "bytes", "hundredths": "m
 
 
 class Value(msgspec.Struct, frozen=True):
-    """A value in a text. Its unit is ``ms``, ``bytes``, ``ratio``, ``GB/s``, ``number`` or ``name``."""
+    """A value in a text. The unit is ``ms``, ``bytes``, ``ratio``, ``GB/s``, ``number`` or ``name``."""
 
     value: float | int | str | None
     unit: str

@@ -131,7 +131,7 @@ def patch_popen(module: Any) -> None:
 
 
 def patch_environ() -> None:
-    """Keep our folder in PYTHONPATH of child processes. ``os.environ`` still has the value of the program."""
+    """Keep our folder in PYTHONPATH of child processes. ``os.environ`` still shows the value of the program."""
     put, unset = os.putenv, os.unsetenv
 
     def putenv(name: Any, value: Any, /) -> None:

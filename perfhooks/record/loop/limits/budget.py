@@ -120,7 +120,7 @@ class _ThreadReading(NamedTuple):
 
 
 class WindowBudget:
-    """Measures a running recording. Any thread can call it."""
+    """Measures a running recording. Any thread can call the methods."""
 
     def __init__(self, limits: Limits, recording: Mapping[str, object]) -> None:
         self.limits = limits._replace(size=limits.size / _CALLS_ERROR) if recording.get("with_stack") else limits
@@ -160,7 +160,7 @@ class WindowBudget:
         return self._totals is None
 
     def end_step(self) -> None:
-        """Store the state at the end of a step. Keep it short, because each Python call in it is recorded."""
+        """Store the state at the end of a step. Keep the method short, because each Python call in it is recorded."""
         self._steps += 1
         self._step_began = time.perf_counter()
 

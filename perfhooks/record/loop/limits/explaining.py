@@ -37,7 +37,7 @@ class SecondWindow:
         self._operators = 0.0
 
     def follow(self, steps: int, operators: float, *, has_busy_threads: bool) -> None:
-        """Request the second window. ``operators`` is their total number in the first window.
+        """Request the second window. ``operators`` is the total number of operators in the first window.
 
         No second window is requested beside busy threads: with stacks, torch's recorder records them too, and acquires
         the GIL in each operator.

@@ -43,7 +43,7 @@ def is_part(name: str) -> bool | None:
 
 
 def base_of(url: str) -> str:
-    """Return the folder of the process for its trace and for the folder of the trace, else the URL itself."""
+    """Return the folder of the process if the URL is its trace or the folder of its trace, else the URL itself."""
     above, _, name = url.rstrip("/").rpartition("/")
     return above.rpartition("/")[0] if process_of(url) else above if name == _OUTPUT else url
 
