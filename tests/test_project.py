@@ -326,7 +326,10 @@ CHANGES_OTHERWISE = {
     "core/thread_time.py": "the kernel's files, which it only reads",
     "analysis/ranks/clocks.py": "no file, but numbers in a table",
     **dict.fromkeys(
-        ("record/launch/notes.py", "record/launch/detached.py", "record/launch/site/sitecustomize.py"),
+        (
+            *("record/launch/notes.py", "record/launch/detached.py", "record/launch/site/sitecustomize.py"),
+            "cli/actions/loader.py",
+        ),
         "notes in a temporary folder",
     ),
     **dict.fromkeys(
