@@ -337,7 +337,7 @@ CHANGES_OTHERWISE = {
         "the device that forgets all",
     ),
     **dict.fromkeys(
-        ("cli/turns/program.py", "cli/turns/work_folder.py", "cli/turns/revision.py"),
+        ("cli/actions/loader.py", "cli/turns/program.py", "cli/turns/work_folder.py", "cli/turns/revision.py"),
         "a temporary folder of this user",
     ),
     "cli/actions/peaks.py": "the folder of the user's own settings",
