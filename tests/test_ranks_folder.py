@@ -162,6 +162,24 @@ def test_markdown_of_a_folder_names_the_straggler(tmp_path):
 
 
 @pytest.mark.slow
+def test_findings_of_ranks_follow_the_schema(tmp_path):
+    """Equal findings of several ranks are one; the straggler is that of the table."""
+    import jsonschema
+
+    from perfhooks.report.page.findings_file import schema
+
+    folder = write_job(tmp_path / "job", [10, 10, 15])
+    text = shown(folder, "--format", "json")
+    found = json.loads(text)
+    jsonschema.validate(found, json.loads(schema()), jsonschema.Draft202012Validator)
+    (straggler,) = [row for row in found["findings"] if row["rule"] == "straggler"]
+    assert (found["run"], straggler["rank"], straggler["ranks"]) == ("job", 2, [2])
+    assert straggler["title"] == stragglers(folder)[0]["title"]
+    assert {tuple(row["ranks"]) for row in found["findings"] if row["rule"] != "straggler"} & {(0, 1), (0, 1, 2)}
+    assert shown(folder, "--format", "json") == text
+
+
+@pytest.mark.slow
 def test_folder_at_a_url_is_shown_and_summarized(tmp_path):
     url = write_job(tmp_path / "job", [10, 10, 15]).as_uri()
     assert "Rank 2 computes longer" in shown(url, "-t", "findings", "--csv")
