@@ -61,8 +61,8 @@ def tree(
 ) -> dict[str, Any]:
     """Return the data of a flame graph.
 
-    Nodes below a share of the total are summed in a node ``(other)`` of their parent. ``leaves`` is the kind of all
-    leaves.
+    Nodes below a share of the total are summed in a node ``(other)`` of their parent. ``leaves`` is the kind of the
+    innermost frames.
 
     Returns:
         ``names`` and ``kinds`` (an index into `KINDS`) of the distinct frames; ``parent`` (-1 for the root), ``frame``

@@ -143,7 +143,8 @@ def level(
     Args:
         steps: Step times above 0 in execution order, with at least `LEAST_STEPS` that are not outliers.
         is_far: Mask of outliers.
-        usual: Expected time of each step, from all runs with the same data. Only deviations from it count as variation.
+        usual: Expected time of each step, from all runs with the same data. Only deviations from this time count as
+            variation.
         waited: Ratio of run-queue wait in each step; NaN if not measured.
 
     Raises:

@@ -120,7 +120,7 @@ def saved_trace(rank: int, token: str) -> str:
     return f".rank{rank}.{token}.spool.json"
 
 
-# --- and back ---
+# --- parsers ---
 
 
 class PlannedSteps(NamedTuple):

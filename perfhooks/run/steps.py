@@ -224,7 +224,6 @@ def _rows(text: bytes, raw: Iterable[Rows] = ()) -> DataFrame:
     schema = {"stage": pl.String, "step": pl.Int64, "phase": pl.String, **dict.fromkeys(_TIMES, pl.Float64)}
     frames = [pl.DataFrame(schema=schema)]
     options: dict[str, Any] = {"ignore_errors": True, "truncate_ragged_lines": True, "quote_char": None}
-    # the first line decides the width of the table
     content = HEADER.encode() + text
     with contextlib.suppress(pl.exceptions.PolarsError):
         frames.append(pl.read_csv(content, has_header=False, schema=schema, encoding="utf8-lossy", **options))

@@ -145,9 +145,9 @@ class Timeline:
         self._rare.append((begin, end, part, line))
 
     def take_rare(self) -> list[Aside]:
-        """Remove and return the validations and checkpoints so far. Hold the lock ``taking``, and call `take` later.
+        """Remove and return the validations and checkpoints so far.
 
-        Nested intervals of the same part count once.
+        The caller holds the lock ``taking``, and calls `take` later. Nested intervals of the same part count once.
         """
         taken: list[Aside] = []
         rare = [self._rare.popleft() for _ in range(len(self._rare))]
@@ -188,7 +188,7 @@ class Timeline:
 
     @property
     def reached(self) -> int:
-        """Number of the first step that has not ended. Hold the lock ``taking``."""
+        """Number of the first step that has not ended. The caller holds the lock ``taking``."""
         return self._first + len(self._ends)
 
     def begin_of(self, step: int) -> int | None:
@@ -204,7 +204,7 @@ class Timeline:
     def walls_since(self, step: int) -> tuple[int, np.ndarray]:
         """Return the number of the first stored step from ``step`` on, and the wall times in ns from there.
 
-        Hold the lock ``taking``. `since`, which adds waits, takes three times as long.
+        The caller holds the lock ``taking``. `since`, which adds waits, takes three times as long.
         """
         place = step - self._first
         before = self._begins.get(step) if place == 0 else None
@@ -219,7 +219,7 @@ class Timeline:
         return step, walls
 
     def since(self, step: int) -> Ended:
-        """Return the stored ended steps from ``step`` on. Hold the lock ``taking``."""
+        """Return the stored ended steps from ``step`` on. The caller holds the lock ``taking``."""
         columns = [np.concatenate(pair) for pair in zip(self._tail, self._read()[0], strict=True)]
         return Ended(*(column[columns[0] >= step] for column in columns))
 

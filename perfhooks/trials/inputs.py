@@ -39,7 +39,6 @@ def import_shape_functions() -> None:
 
 def check_memory(again: Signature | Update, allowed: float) -> None:
     """Raise an UnmatchedError if a call needs more bytes than ``allowed``, without an allocation."""
-    # sizes in a trace may exceed the range of a float
     for needed_bytes in (min(estimate, 1 << 62) for estimate in _estimates(again)):
         if needed_bytes > allowed:
             raise UnmatchedError(

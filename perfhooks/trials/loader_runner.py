@@ -235,7 +235,6 @@ def compare_rates(rates: Sequence[float], others: Sequence[float]) -> Outcome:
     count = min(len(rates), len(others))
     if count < LEAST_STEPS:
         return "undecided"
-    # the last blocks were interleaved, even if one setting started earlier
     times = [[1 / rate for rate in series[-count:]] for series in (others, rates)]
     return compare_paired(*times, tolerance=TOLERANCE).outcome
 

@@ -134,7 +134,6 @@ def select_device(name: str | None, *, on_device: bool) -> torch.device:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        # the rest is advice about drivers and back ends
         sentence = f"is not available: {said(error).partition('. ')[0].rstrip('.')}."
         if name:
             raise OptionError(f"device {device_name!r} {sentence} Use --device cpu") from error

@@ -28,7 +28,7 @@ def recompilation(window: Evidence) -> Iterator[Finding]:
     each compilation (`perfhooks.run.compilation`). A first compilation alone is one-time work (`start.recorded_start`).
 
     Measured: on a CPU. With constant shapes, steps of ``examples/bad/recompilation.py`` fell from 366 and 377 ms to 64
-    and 66 ms; the estimate was 231 ms. On a device it was not measured, so the gain there is an upper bound.
+    and 66 ms; the estimate was 231 ms. The gain on a device was not measured and is an upper bound.
     """
     rows = window.matching(ranges.COMPILING, Kind.OP, Kind.ANNOTATION)
     compile_ms = window.per_step(window.spans(rows))
@@ -91,7 +91,7 @@ def graph_breaks(window: Evidence) -> Iterator[Finding]:
 
     Measured: on one thread of a CPU, with Inductor. The step had a linear layer and three chains of small operators
     with a ``print`` between them. The step took 0.78, 1.73 and 11.3 ms for batches of 1, 64 and 1,024 rows, and 0.49,
-    1.18 and 5.63 ms without the ``print``. On a device it was not measured.
+    1.18 and 5.63 ms without the ``print``. The gain on a device was not measured.
     """
     regions = window.with_prefix(ranges.COMPILED_REGION, Kind.OP, Kind.ANNOTATION)
     if not len(regions) or window.share(inside_ms(window)) < NOTABLE:

@@ -71,7 +71,7 @@ class Finding:
     most_ms: float | None = None
     """The same in an unprofiled step: the upper end of the gain."""
     basis: str = ""
-    """The steps of the gain, of the title and of the evidence."""
+    """Text that names the steps from which the gain, the title and the evidence were computed."""
     values: dict[str, Value] = field(default_factory=dict)
     """Values in the title."""
     version: str = ""

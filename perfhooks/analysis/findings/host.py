@@ -210,7 +210,7 @@ def synchronisation(window: Evidence) -> Iterator[Finding]:
 def device_pauses(window: Evidence) -> Iterator[Finding]:
     """The device idles for 10% of the step or more in pauses of 5 ms or longer without another explanation.
 
-    Source: `MAJOR`. Idle time (`perfhooks.trace.tables.device_time`) in gaps of that length counts if the launching
+    Source: `MAJOR`. Idle time (`perfhooks.trace.tables.device_time`) in gaps of 5 ms or longer counts if the launching
     thread ran operators or code between operators. Idle time does not count if the thread waited for data or the
     device, validated, saved, allocated memory, or did one-time work.
 

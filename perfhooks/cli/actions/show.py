@@ -99,7 +99,6 @@ def compute(trace: Trace, name: str, by: Sequence[str] = (), capture: Capture | 
 
 
 def _findings(trace: Trace, capture: Capture | None) -> list[dict[str, Any]]:
-    # any value, because it only says that the last step is complete
     trace_findings = findings.find(capture or Capture(stage=stages.shown(trace), last=0), trace)
     return [msgspec.to_builtins(item) for item in trace_findings]
 

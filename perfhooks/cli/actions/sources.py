@@ -103,7 +103,6 @@ def _loose(folder: Path) -> list[Source]:
     sources = []
     for turn, together in enumerate(windows):
         name = together[0].name if together[0].rank is None else f"{turn + 1} of {len(windows)}"
-        # any value, because it only says that the last step is complete
         for source in together:
             capture = None if source.rank is None else Capture(rank=source.rank, stage=FOREIGN, last=0)
             sources.append(Source(source.path, name, capture))

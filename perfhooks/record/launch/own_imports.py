@@ -34,7 +34,9 @@ _CANDIDATES = DEPENDENCIES | _WITH_TORCH | (sys.stdlib_module_names - {*sys.buil
 class OwnImports:
     """Imports dependencies of perfhooks instead of the program's modules of equal names.
 
-    ``find`` is the program's own search.
+    Args:
+        path: Folders of the dependencies.
+        find: Function that finds the modules of the program.
     """
 
     def __init__(self, path: Sequence[str], find: Callable[..., ModuleSpec | None]) -> None:

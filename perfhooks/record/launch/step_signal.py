@@ -363,7 +363,7 @@ class StepSignal:
     def _on_early_end(self) -> None:
         """Start the timeout after which the files are written.
 
-        If the program makes steps, the files are written at its end.
+        If steps are detected before, the files are written at the end of the program.
         """
         self._subscribe()
         for profiler in (self._profilers and self._profilers.current, *(face for _, face in self._integrations)):

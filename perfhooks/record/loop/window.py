@@ -189,7 +189,6 @@ class Window(WindowResults):
         self.planned = phases.next_window(first)
         self.first = self.planned.active if self.planned else first
         self.partial, self.shortened = None, 0
-        # torch keeps the last action in both attributes; the second is new in 2.13
         action: Any = self._action(first)
         self.current_action = self._prev_schedule_action = action
         self._forget_file()

@@ -164,7 +164,6 @@ class SampledWorker:
     def _find_loop(self) -> bool:
         for thread in self._interpreter.threads():
             with contextlib.suppress(OSError):
-                # Python's own limit is far lower, unless a program raises it
                 stack = self._interpreter.stack(thread, _LOOP, 100_000)
                 if stack and WORKER_LOOP.search(str(stack[-1])):
                     self._thread = thread

@@ -85,7 +85,6 @@ def unpacked(packed: bytes, where: str) -> TraceShare:
 def _capture(rank: int | None, trace: Trace) -> Capture:
     number = rank if rank is not None else trace.rank or 0
     stage = stages.shown(trace)
-    # any value, because it only says that the last step is complete
     table = Capture(rank=number, stage=stage, last=0).tables(trace).steps
     numbers: Sequence[int] = table["step"].drop_nulls().to_list()
     first, last = min(numbers, default=0), max(numbers, default=0)

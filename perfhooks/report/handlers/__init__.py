@@ -167,7 +167,7 @@ def spec(handler: Handler) -> dict[str, Any]:
 
 
 def rebuild(recipe: Mapping[str, Any], permit: Permit) -> Handler:
-    """Create a handler from the stored facts of a window, or raise OptionError if a file may not name it.
+    """Create a handler from the stored facts of a window. Raise OptionError if the handler needs permission.
 
     Files are not trusted. A file may name handlers of perfhooks that write into the window's own folder, and handlers
     of installed packages. Other handlers need the permission of the user.

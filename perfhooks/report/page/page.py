@@ -73,7 +73,6 @@ def _packed_plotly() -> str:
             return cache.read_text(encoding="ascii")
     from plotly.offline import get_plotlyjs
 
-    # level 9 takes three times as long, and saves only 9%
     packed = base64.b64encode(gzip.compress(get_plotlyjs().encode(), 3, mtime=0))
     if cache is not None and not sys.dont_write_bytecode:
         with contextlib.suppress(OSError), publish(cache) as file:

@@ -72,7 +72,6 @@ def gather(folder: Path) -> dict[str, Any]:
 
 def from_trace(path: Path, *, communication: str | None = None) -> dict[str, Any]:
     trace = perfhooks.trace.read(path, communication=communication)
-    # any value, because it only says that the last step is complete
     stage = stages.shown(trace)
     described = headline.described(Capture(rank=trace.rank or 0, stage=stage, last=0), trace)
     details = window_data.reduce(described, trace)

@@ -86,7 +86,7 @@ def calls(trace: Trace) -> CallCosts:
 
 
 def _add_nested_calls(outer: Ints, values: Ints) -> Ints:
-    # a loop is fast enough, because few calls contain another call; nested calls follow the outer call
+    # nested calls follow the outer call
     total: Ints = values.copy()
     nested = np.flatnonzero(outer >= 0)[::-1]
     for call, holder in zip(nested.tolist(), outer[nested].tolist(), strict=True):

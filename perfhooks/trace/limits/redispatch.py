@@ -40,7 +40,7 @@ def _dispatched(trace: Trace) -> Ints:
 
 @cached_per_trace
 def again(trace: Trace) -> tuple[Ints, Ints]:
-    """Return the operators that are called again within themselves, and their outer calls around the dispatcher."""
+    """Return operators that a Python dispatcher calls again inside a call of the same operator, and the outer calls."""
     tree = host.tree(trace)
     parent, name = np.append(tree.nesting.parent, -1), trace.name[tree.row]
     inner = np.flatnonzero((_dispatcher(trace) >= 0) & (trace.kind[tree.row] == Kind.OP))

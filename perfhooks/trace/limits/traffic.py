@@ -230,7 +230,6 @@ def _gradients(read: Sequence[int], written: Sequence[int], flags: int | None = 
 
 
 def _reduced(call: Call) -> int | None:
-    # without a list of dimensions, the reduction is over all
     shape, element_bytes = call.shapes[0], _element_size(call, 0)
     if not shape or tensor_types.name_of(call.types[0]) not in ("float16", "bfloat16", "float32", "float64"):
         return None

@@ -90,7 +90,6 @@ def origin(name: str, owners: Mapping[str, str] | None = None) -> Origin:
 
 
 def _is_generated(file: str) -> bool:
-    # cheap checks first, because the expression is slow for long names
     may_be = len(file.rpartition("/")[2]) == _HASHED or any(word in file for word in _GENERATORS)
     return may_be and _GENERATED.search(file) is not None
 

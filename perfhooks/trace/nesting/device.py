@@ -147,7 +147,10 @@ def _stored_regions(trace: Trace) -> list[tuple[str, str, list[int]]]:
 
 
 def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
-    """Return the innermost candidate around each host slice except itself, or -1. ``candidates`` are ascending."""
+    """Return, for each host slice of ``rows``, the innermost other slice of ``candidates`` around it, or -1.
+
+    ``candidates`` are ascending.
+    """
     if (in_tree := _in_tree(trace, rows, candidates)) is not None:
         return in_tree
     holding = around(trace, rows, candidates)

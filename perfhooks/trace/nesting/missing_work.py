@@ -131,7 +131,7 @@ def _launch_times(trace: Trace) -> Ints:
 def is_sampled(trace: Trace) -> bool:
     """Return whether the recorder kept only a sample of the operators and launches.
 
-    torch and the runtime number them. Complete recordings contain at least 97% of these numbers.
+    Operators and launches are numbered. Complete recordings contain at least 97% of the numbers.
     """
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
     numbers = trace.external[rows]

@@ -117,7 +117,6 @@ class Columns:
 
     def add(self, events: Sequence[Event], start: Ints, good: Flags) -> None:
         """Add events with their start times in ns. ``good`` marks the valid times."""
-        # several getters take half the time of one that returns tuples
         origins = zip(*(map(getter, events) for getter in _ORIGIN), strict=True)
         keys = np.fromiter(map(self._keys.__getitem__, origins), np.int64, len(events))
         if self._origins.shape[1] < len(self._keys):

@@ -31,7 +31,6 @@ OUTSIDE: Final = "(outside)"
 DEEPER: Final = "(deeper)"
 
 _PLACE: Final = re.compile(r"(.+)\((\d{1,9})\): .+")
-# the schema does not limit line numbers, but readers may
 
 
 def folded(

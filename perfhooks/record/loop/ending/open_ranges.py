@@ -33,14 +33,14 @@ def store_open_ranges(recorder: Any) -> None:
     _updates.update(name for name in names if name.startswith(ranges.UPDATE))
     names -= _updates
     if names:
-        # a scan of all objects takes 20 ms, so it is skipped if torch shows no open range
         _open.extend(weakref.ref(range_) for range_ in _ranges() if range_.name in names and _is_entered(range_))
 
 
 def is_any_open(*, is_same_step: bool = False) -> bool:
     """Return whether the start of a recording could crash the process.
 
-    With ``is_same_step``, the last recording ended at the end of this step.
+    Args:
+        is_same_step: Whether the last recording ended at the end of this step.
     """
     _open[:] = [ref for ref in _open if (range_ := ref()) is not None and _is_entered(range_)]
     return bool(_open) or (is_same_step and bool(_updates))
