@@ -15,7 +15,7 @@ class OpenLabels:
         self._open: list[tuple[str, AbstractContextManager[Any]]] = []
 
     def begin(self, label: str, key: str | None = None) -> None:
-        """Open a label. ``key`` is its name for `end`; the default is the label."""
+        """Open a label with a ``key`` for `end`; the default key is the label."""
         region = self._region(label)
         region.__enter__()
         self._open.append((key or label, region))

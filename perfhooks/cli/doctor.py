@@ -192,7 +192,7 @@ def _other_tools() -> tuple[State, str]:
     active = [name for name in _OTHER_TOOLS if os.environ.get(name)]
     if active:
         return "note", f"{', '.join(active)} is set: only one tool at a time can record a device"
-    return "ok", "none that would take the device's events"
+    return "ok", "no environment variable of another profiler is set"
 
 
 def _files(out: Path) -> tuple[State, str]:

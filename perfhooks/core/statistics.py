@@ -300,9 +300,9 @@ def fewer_than_others(late: Flags) -> Flags:
 
 
 def chance_of(count: int, number: int, share: float) -> float:
-    """Return a limit for the probability that at least ``count`` of ``number`` draws hit, each with a probability.
+    """Return an upper limit for the probability of ``count`` or more hits in ``number`` draws.
 
-    Source: the bound of Chernoff, exp(-n KL(count / n, share)).
+    Each draw hits with the probability ``share``. Source: the bound of Chernoff, exp(-n KL(count / n, share)).
     """
     ratio = count / number
     if ratio <= share:

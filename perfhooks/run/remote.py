@@ -55,7 +55,7 @@ _NETWORK_DISKS = ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ce
 
 
 def is_network_disk(folder: Path) -> bool:
-    """Return whether a folder is on a disk of another host. Unknown disks are local."""
+    """Return whether a folder is on a disk of another host. Disks of unknown types count as local."""
     holding = [(len(mount), kind) for mount, kind in _disks() if folder.is_relative_to(mount)]
     kind = max(holding, default=(0, ""))[1]
     return kind in _NETWORK_DISKS or kind.startswith("fuse.")

@@ -47,7 +47,7 @@ class ModuleTree(NamedTuple):
     forward: Ints
     backward: Ints
     node: Ints
-    """Innermost autograd node of a module around each entry, or itself."""
+    """Innermost autograd node of a module around each entry, or the entry itself."""
     work: Ints
     """Region or module of each of `Trace.device_rows`."""
     backward_work: Flags
