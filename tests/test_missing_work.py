@@ -142,6 +142,15 @@ def test_lost_kernels_show_without_correlations(tmp_path):
     assert is_empty(table, 12)
 
 
+def test_two_steps_in_a_row_that_lost_kernels_are_found_without_launches(tmp_path):
+    events = [event for event in training() if event.get("cat") != "cuda_runtime"]
+    gone = [*kernels_of(events, 12)[6:], *kernels_of(events, 13)[:4]]
+    _, table, doubts = seen(tmp_path, [event for event in events if event not in gone])
+    assert "step-with-few-kernels" in doubts
+    assert is_empty(table, 12, 13)
+    assert is_full(table, 10, 11, 14)
+
+
 def behind():
     """A device that needs 12 ms for the work of a step of 10 ms."""
     events = training(span=1200 * US)

@@ -165,10 +165,12 @@ def few_kernels(trace: Trace) -> FewKernels | None:
         is_counted &= has_launch
     kernels = step_marks.per_step(marks, _launch_times(trace)[is_counted])
     usual = _neighbours(kernels)
-    few = kernels < intervals.MOST * usual
     calls = device.launch_calls(trace)
     launching = calls[~np.isin(calls, graphs)] if len(calls) else trace.rows(Kind.OP)
     launches = step_marks.per_step(marks, trace.start[launching])
+    if not len(calls):  # steps in a row may have lost kernels
+        usual = np.maximum(usual, _of_equal_steps(kernels, launches))
+    few = kernels < intervals.MOST * usual
     usual_launches = _neighbours(launches)
     is_lost = few & (usual_launches > 0) & (launches >= intervals.MOST * usual_launches)
     return FewKernels(kernels, usual, is_lost, few & ~is_lost)
@@ -177,6 +179,13 @@ def few_kernels(trace: Trace) -> FewKernels | None:
 def _neighbours(counts: Ints) -> Ints:
     padded = np.concatenate((counts[1:2], counts, counts[-2:-1]))
     return np.minimum(padded[:-2], padded[2:])
+
+
+def _of_equal_steps(kernels: Ints, operators: Ints) -> Ints:
+    """Return the median kernels of the steps with as many operators as each step."""
+    numbers, of_step = np.unique(operators, return_inverse=True)
+    medians = [int(np.median(kernels[operators == number])) for number in numbers.tolist()]
+    return np.array(medians, np.int64)[of_step]
 
 
 @cached_per_trace
