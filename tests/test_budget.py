@@ -34,7 +34,6 @@ BLOCK = 512
 @pytest.fixture(autouse=True)
 def _folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(budget, "_corrections", budget._Corrections())
 
 
 def operators(count):

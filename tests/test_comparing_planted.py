@@ -1,5 +1,6 @@
 """Real trainings with one thing planted: it is the first reason, and costs what a clock around it says."""
 
+import math
 import statistics
 import time
 
@@ -64,7 +65,7 @@ def train(out, name, *, planted=nothing, size=16, wait=0.0):
     clock = {"data": [], "planted": [], "step": []}
     schedule = f"skip_first={FIRST - 1} wait=0 warmup=1 active={STEPS} repeat=1"
     with perfhooks.Profiler(
-        schedule=schedule, out=out, run=name, with_stack=True, record_shapes=True, background=False
+        schedule=schedule, out=out, run=name, with_stack=True, record_shapes=True, background=False, max_trace_mb=None
     ) as prof:
         for x in prof.steps(batches(size, wait, clock)):
             began = time.perf_counter()
@@ -78,10 +79,19 @@ def train(out, name, *, planted=nothing, size=16, wait=0.0):
     return {part: seconds[FIRST : FIRST + STEPS] for part, seconds in clock.items()}
 
 
-def mean(clock, part, side):
-    """Over as many steps as the side counts: it leaves out those that take far longer than the others."""
+def counted(clock, part, side):
+    """Return the times of the steps that the side counts, which are its quickest."""
     quickest = sorted(range(STEPS), key=clock["step"].__getitem__)[: side.costs.steps]
-    return statistics.mean(clock[part][step] for step in quickest)
+    return [clock[part][step] for step in quickest]
+
+
+def mean(clock, part, side):
+    return statistics.mean(counted(clock, part, side))
+
+
+def standard_error(clock, part, side):
+    times = counted(clock, part, side)
+    return statistics.stdev(times) / math.sqrt(len(times))
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +120,9 @@ def test_planted_change_comes_first_with_its_measured_cost(base, case):
     first = made.reasons[0]
     assert first.name == name, [(row.name, row.difference, row.typical, row.sure) for row in made.reasons[:5]]
     assert any(each[0].startswith(inside) for each in first.inside), first.inside
-    assert first.difference / 1e9 == pytest.approx(mean(clock, part, made.b) - mean(before, part, made.a), rel=0.2)
+    change = mean(clock, part, made.b) - mean(before, part, made.a)
+    error = math.hypot(standard_error(clock, part, made.b), standard_error(before, part, made.a))
+    assert first.difference / 1e9 == pytest.approx(change, abs=0.2 * change + 3 * error)
     assert made.verdict.ratio > 1
     assert made.verdict.outcome in ("slower", "undecided")  # others may use the machine more than this does
 
@@ -124,4 +136,5 @@ def test_reasons_for_a_larger_batch_sum_to_the_measured_change(base):
     assert {row.name for row in passes[:3]} >= {"Net_0/Linear_0", "Net_0/Linear_1"}
     spent = sum(row.difference for row in made.reasons)
     took = mean(clock, "step", made.b)
-    assert spent / 1e9 == pytest.approx(took - mean(before, "step", made.a), abs=0.2 * took)
+    error = math.hypot(standard_error(clock, "step", made.b), standard_error(before, "step", made.a))
+    assert spent / 1e9 == pytest.approx(took - mean(before, "step", made.a), abs=0.2 * took + 3 * error)

@@ -55,14 +55,18 @@ def launch(channel, tmp_path):
 
 
 def test_a_rank_that_sleeps_in_its_loader_is_named(frameworks, tmp_path):
-    """Two ranks of a torchrun, whoever's loop trains; each takes equally long for its steps."""
+    """Two ranks of a torchrun train in each loop. They train again if other programs delayed both equally."""
     loops = {name: pattern for name, pattern in LOOPS.items() if name == "raw" or importlib.util.find_spec(name)}
-    words = ["--out", tmp_path / "perf", "--slow-data", 1, "--loops", *loops]
     how = {"folder": tmp_path, "environment": environment(tmp_path), "timeout": TIMEOUT}
-    done = warm.ranks(frameworks, SCRIPT, *words, **how)
-    assert [each.returncode for each in done] == [0, 0], [each.stderr for each in done]
+    for attempt in range(4):
+        out = tmp_path / f"perf{attempt}"
+        done = warm.ranks(frameworks, SCRIPT, "--out", out, "--slow-data", 1, "--loops", *loops, **how)
+        assert [each.returncode for each in done] == [0, 0], [each.stderr for each in done]
+        runs = {loop: the_run(out / loop) for loop in loops}
+        if all(ranks.findings(ranks.gather(run)) for run in runs.values()):
+            break
     for loop, pattern in loops.items():
-        run = the_run(tmp_path / "perf" / loop)
+        run = runs[loop]
         assert re.fullmatch(pattern, run.name)
         data = ranks.gather(run)
         assert [window["name"] for window in data["windows"]] == WINDOWS
