@@ -57,7 +57,10 @@ def main(steps, amount, log="", kind=""):
         times.append((begin, time.monotonic_ns()))
         if kind == "fork" and number == 1:
             fork(held)
-        if kind == "fail" and number == 5:
+        if kind == "slow_fail" and number == 400:
+            held.let_go()
+            time.sleep(0.5)
+        if number == {"fail": 5, "slow_fail": 400}.get(kind):
             raise SystemExit("the disk is full")
         held.step()
     if log:

@@ -187,6 +187,14 @@ def test_a_command_that_fails_ends_all_with_its_last_lines(compare):
     assert programs_below() == []
 
 
+def test_failure_of_a_bounded_program_ends_all(compare):
+    """The process ends later than its socket, as after a signal or a long clean-up."""
+    done = compare("--run", training(10**9), "--", training(kind="slow_fail"), "--seconds", "60")
+    assert done.exit_code == 1, done.output
+    assert "B ended with exit code 1, so no more pairs were started" in done.output
+    assert programs_below() == []
+
+
 def programs_below():
     # one that has ended, and that nobody has waited for yet, has no command line
     running = [each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]

@@ -15,6 +15,7 @@ import msgspec
 
 from perfhooks.analysis.comparison.turns import Block
 from perfhooks.cli.turns.freezing import Freezer
+from perfhooks.cli.turns.supervisor import GRACE_S
 from perfhooks.core.errors import OptionError
 from perfhooks.core.process import POLL_S
 from perfhooks.record.launch import command_line, exit_summary, notes
@@ -262,6 +263,10 @@ class Program:
         return code
 
     def mark_end(self) -> None:
+        if self.is_over:  # its socket is closed, and the process may be about to end by itself
+            self._freezer.thaw()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(GRACE_S)
         self.is_ended |= self._process.poll() is None
         self.free()
 
