@@ -207,7 +207,7 @@ def test_a_step_that_launches_less_keeps_its_times(tmp_path):
     assert table["kernels"].to_list() == [10, 10, 2, 10, 10]
 
 
-@pytest.mark.parametrize("offset", [-(10**18), -3600 * 10**9, -4 * MS, 5 * 10**9, 10**18])
+@pytest.mark.parametrize("offset", [-(10**18), -3600 * 10**9, -4 * MS, 10**18])
 def test_different_clocks_empty_the_columns_of_the_wall(tmp_path, offset):
     trace, table, doubts = seen(tmp_path, training(offset=offset))
     assert doubts & {"kernels-before-launch", "clocks-apart"}

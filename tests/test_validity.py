@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from perfhooks import testing
-from perfhooks.core.errors import TraceError
 from perfhooks.trace import read
 from perfhooks.trace.tables import checks, kernels, steps
 
@@ -53,23 +52,6 @@ def test_a_recording_may_begin_at_time_zero(tmp_path, begin):
     trace, doubts = found(tmp_path / "t.json", training(begin))
     assert doubts == {}
     assert steps.table(trace)["kernels"].to_list() == [3, 3]
-
-
-@pytest.mark.parametrize("places", [(1, 3), (2,), (3, 9)])
-def test_a_record_of_length_zero_at_time_zero_has_no_time(tmp_path, places):
-    """The recording begins at time zero, too."""
-    events = training(0)
-    for place in places:
-        events[place] |= {"ts": 0, "dur": 0}
-    trace, doubts = found(tmp_path / "t.json", events)
-    assert doubts["records-without-time"]["count"] == len(places)
-    assert len(trace) == len(events) - len(places)
-
-
-def test_records_without_any_time_are_no_recording(tmp_path):
-    path = testing.write_trace(tmp_path / "t.json", [event | {"ts": 0, "dur": 0} for event in training(0)])
-    with pytest.raises(TraceError, match=r"t\.json contains no event with a time"):
-        read(path)
 
 
 def test_a_long_pause_after_time_zero_is_no_doubt(tmp_path):

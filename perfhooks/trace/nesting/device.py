@@ -271,9 +271,7 @@ def clocks(trace: Trace) -> DeviceClock:
     if not len(work) or not len(host_rows):
         return DeviceClock(agree=True, wrong=nothing)
     first, last = int(trace.start[host_rows].min()), int(trace.end[host_rows].max())
-    # at the end of a recording, torch waits for the device
-    distance_ns = min(max(last - first, 10**9), APART_NS)
-    apart = trace.start[work].min() > last + distance_ns or trace.end[work].max() < first - distance_ns
+    apart = trace.start[work].min() > last + APART_NS or trace.end[work].max() < first - APART_NS
     launched = np.flatnonzero(trace.launches >= 0)
     lead = trace.start[trace.launches[launched]] - trace.start[work[launched]]
     wrong = launched[(lead > _tolerance_ns(trace)) | overdue(trace)[launched]]

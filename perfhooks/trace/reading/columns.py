@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from perfhooks.core.errors import TraceError
 from perfhooks.trace.kinds import LEGACY_HOST, LEGACY_PROCESSES, NAMED, Kind, Lane, classify, lane
 from perfhooks.trace.model import Column, Doubt, Flows, Instants, Ints, Thread, Trace, epoch
 from perfhooks.trace.names import ranges, runtime_calls
@@ -244,8 +243,6 @@ class Columns:
         columns = _joined(self._chunks)
         arguments = {name: _joined_argument(parts) for name, parts in self._arguments.items()}
         timed = self._validity.timed(columns["start"], columns["end"], columns["kind"], epoch(metadata))
-        if not timed.any() and len(timed):
-            raise TraceError(f"{path} contains no event with a time")
         if not timed.all():
             arguments = {name: _filter_rows(timed, *pair) for name, pair in arguments.items()}
             columns = {name: column[timed] for name, column in columns.items()}

@@ -35,18 +35,16 @@ class Validity:
         """Return which slices have a real time. Count the slices without one.
 
         If the device never reported a time, Kineto writes 0, its base as a negative number, or the same negative
-        number for all. Negative times that differ come from another clock, so they are real. A recording may begin at
-        time 0, but not with a slice of length 0.
+        number for all. Negative times that differ come from another clock, so they are real.
         """
-        is_empty = (start == 0) & (end == 0)
         negative = start[start < 0]
         is_single = len(negative) > 0 and int(negative.min()) == int(negative.max())
         late = (start > 0 if is_single else start != 0) & (np.abs(start + base) > _MICROSECOND_NS)
-        timed: Flags = ~is_empty
-        if late.any():
-            first, last = int(start[late].min()), int(end[late].max())
-            apart = max(last - first, APART_NS)
-            timed &= late | ((end >= first - apart) & (start <= last + apart))
+        if late.all() or not late.any():
+            return np.ones(len(start), np.bool_)
+        first, last = int(start[late].min()), int(end[late].max())
+        apart = max(last - first, APART_NS)
+        timed: Flags = late | ((end >= first - apart) & (start <= last + apart))
         self._add(WITHOUT_TIME, kind[~timed])
         return timed
 
