@@ -1,12 +1,15 @@
 """A loader is driven without its training, in turns, and nothing of it is left."""
 
+import atexit
 import itertools
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -134,9 +137,8 @@ class Greedy(Sleepy):
 
 
 def children():
-    return [
-        child.pid for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline()[:4])
-    ]
+    live = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    return [child.pid for child in live if "resource_tracker" not in " ".join(child.cmdline()[:4])]
 
 
 def test_worker_that_ends_with_a_lock_of_the_loader_is_killed():
@@ -263,27 +265,28 @@ def run(tmp_path, way, *options, **environment):
 
 
 def in_trial(tmp_path, way="fork", *options):
-    """Start a trial of a loader. Return its process and the descendants, after the first results."""
-    (tmp_path / "temporary").mkdir()
+    """Start a trial of a loader. Return its process, the descendants and the TMPDIR, after the first results."""
+    short = tempfile.mkdtemp()  # workers send batches through sockets in it, whose paths have at most 107 letters
+    atexit.register(shutil.rmtree, short, ignore_errors=True)
     process = subprocess.Popen(
         command_of(tmp_path / "log", way, "--seconds", "200", *options),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
-        env=os.environ | {"TMPDIR": str(tmp_path / "temporary")},
+        env=os.environ | {"TMPDIR": short},
         start_new_session=True,
     )
-    while not any('"rates"' in file.read_text() for file in tmp_path.glob("temporary/*/trial.json")):
+    while not any('"rates"' in file.read_text() for file in Path(short).glob("*/trial.json")):
         assert process.poll() is None
         time.sleep(0.05)
-    return process, psutil.Process(process.pid).children(recursive=True)
+    return process, psutil.Process(process.pid).children(recursive=True), short
 
 
 @pytest.mark.parametrize("way", ["fork", "forkserver"])
 def test_loader_of_a_training_is_measured_before_its_first_step(tmp_path, way):
     """Ctrl-C ends the trial with the measurements until then: this test makes none of them exact."""
-    process, below = in_trial(tmp_path, way, "--csv")
+    process, below, temporary = in_trial(tmp_path, way, "--csv")
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
@@ -294,7 +297,7 @@ def test_loader_of_a_training_is_measured_before_its_first_step(tmp_path, way):
     assert header.startswith("workers,prefetch,pinned,own,batches_per_s")
     assert {row.partition(",")[0] for row in rows} >= {"1", "2"}
     assert "measured without training steps" in err
-    assert [*tmp_path.glob("temporary/perfhooks*")] == []
+    assert [*Path(temporary).glob("perfhooks*")] == []
     assert psutil.wait_procs(below, timeout=60)[1] == []
 
 
@@ -331,7 +334,7 @@ def test_a_training_without_a_loader_ends_with_the_time(tmp_path):
 
 def test_killed_training_keeps_the_results_until_then(tmp_path):
     """Its workers are stopped at this moment, and would stay so without a parent."""
-    process, below = in_trial(tmp_path)
+    process, below, _ = in_trial(tmp_path)
     training = next(each for each in below if each.cmdline()[1] == str(TRAINING))
     training.kill()
     out, err = process.communicate(timeout=300)
@@ -343,7 +346,7 @@ def test_killed_training_keeps_the_results_until_then(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_killed_command_leaves_no_process(tmp_path, number):
-    process, below = in_trial(tmp_path)
+    process, below, _ = in_trial(tmp_path)
     process.send_signal(number)
     process.communicate(timeout=300)
     assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number)

@@ -62,6 +62,11 @@ def is_same(trace, other):
     ]
 
 
+def slices_of(trace):
+    rows = zip(trace.start.tolist(), trace.end.tolist(), trace.kind.tolist(), trace.thread.tolist(), strict=True)
+    return sorted((*row[:3], trace.name_of(number), str(trace.threads[row[3]])) for number, row in enumerate(rows))
+
+
 ENTER, EXIT = "<built-in function _record_function_enter_new>", "<built-in function _record_function_exit>"
 
 
@@ -222,7 +227,7 @@ def test_repaired_trace_has_no_crossing_slices(tmp_path_factory, slices):
     path = kept(tmp_path, trace)
     assert crossings(events_of(path)) == []
     assert len(events_of(path)) >= len(events)
-    assert is_same(trace, read(path))
+    assert slices_of(trace) == slices_of(read(path))
 
 
 @pytest.mark.parametrize("dialect", sorted(DIALECTS))
