@@ -85,7 +85,7 @@ def test_waiting_workers_are_measured_in_parallel_and_removed():
 @pytest.mark.parametrize(("free_mb", "has_room"), [(1600, True), (1599, False), (None, True)])
 def test_parallel_workers_take_at_most_half_of_the_free_memory(monkeypatch, free_mb, has_room):
     """Eight of 100 MB, as the largest worker so far; where nobody knows what is free they are tried."""
-    trial = loader_trial._Trial(DataLoader(Sleepy()), Loader(num_workers=2), 1.0)
+    trial = loader_trial._Trial(DataLoader(Sleepy()), Loader(num_workers=2), 1.0, print, lambda: False)
     trial._runners = {LoaderSetting(count, 2): SimpleNamespace(memory=count * 50 << 20) for count in (1, 2)}
     here = Circumstances(memory_bytes=None if free_mb is None else free_mb << 20)
     monkeypatch.setattr(Circumstances, "current", staticmethod(lambda: here))

@@ -55,6 +55,19 @@ def test_markdown_of_a_trace_has_the_available_facts(tmp_path):
     assert str(path) in text
 
 
+@pytest.mark.parametrize("option", ["--table=steps", "--by=shapes", "--sort=count", "--limit=0", "--csv", "--json"])
+def test_markdown_rejects_options_of_tables(run, option):
+    outcome = shown(run, option)
+    assert isinstance(outcome.exception, OptionError)
+    assert "--format markdown is a summary of the run" in str(outcome.exception)
+
+
+def test_markdown_of_a_trace_uses_the_names_of_communication(tmp_path):
+    path = testing.write_trace(tmp_path / "t.json", training())
+    assert shown(path, "--communication", "mine|other").exit_code == 0
+    assert isinstance(shown(path, "--communication", "mine|").exception, OptionError), "an empty part"
+
+
 HOSTILE = "<script>a</script> `b` | c\n# d\x1b[31m\u202ee @everyone [f](https://g)" + 1_000_000 * "h"
 
 
@@ -156,10 +169,6 @@ def test_markdown_with_hundreds_of_files_has_at_most_2000_tokens(tmp_path):
     text = markdown.of_run(folder)
     assert 1500 < tokens(text) <= 2000
     assert all(line.endswith((".txt", ".json", ".csv", ".gz")) for line in text.splitlines() if line.startswith("- /"))
-
-
-def test_summary_of_the_run_is_no_table(run):
-    assert isinstance(shown(run, "--table", "steps").exception, OptionError)
 
 
 def test_notebook_shows_a_summary_unchanged():

@@ -45,66 +45,49 @@ class Written(str, Enum):
     markdown = "markdown"
 
 
+_TARGET: Final = typer.Argument(
+    help="A Kineto trace (.json, .json.gz, a URL), or the folder of a run, of a window or of traces. "
+    "Default: the last run below this folder.",
+)
+_TABLE: Final = typer.Option("--table", "-t", help=_TABLE_HELP, autocompletion=_tables)
+_BY: Final = typer.Option(
+    "--by",
+    help="Split operators by shapes, stack, line, module, step; kernels by operator; idle by step; counters by "
+    "kernel. Stacks are measured by device time or bytes instead of host time.",
+)
+_SORT: Final = typer.Option(
+    "--sort",
+    help="Sort by a column, the largest first, or by a key of torch's tables: cpu_time_total, cuda_time, "
+    "self_cpu_memory_usage, count and so on. Without --table it sorts operators.",
+)
+_CSV: Final = typer.Option(
+    "--csv", help="CSV with all columns. Without this option, a pipe gets CSV without empty columns."
+)
+_JSON: Final = typer.Option(
+    "--json",
+    help="JSON: without --table the findings, as in findings.json; otherwise the rows of the table, or an "
+    "object with the rows of several tables.",
+)
+_FORMAT: Final = typer.Option("--format", "-f", help="Output format; markdown is a summary of the run.")
+_LIMIT: Final = typer.Option(
+    "--limit",
+    "-n",
+    help="Maximum rows; 0 shows all. Default: as many as fit the screen; all in CSV and JSON.",
+)
+
+
 def command(
-    target: Annotated[
-        str | None,
-        typer.Argument(
-            help="A Kineto trace (.json, .json.gz, a URL), or the folder of a run, of a window or of traces. "
-            "Default: the last run below this folder.",
-        ),
-    ] = None,
+    target: Annotated[str | None, _TARGET] = None,
     *,
-    table: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--table",
-            "-t",
-            help=_TABLE_HELP,
-            autocompletion=_tables,
-        ),
-    ] = None,
-    by: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--by",
-            help="Split operators by shapes, stack, line, module, step; kernels by operator; idle by step; counters by "
-            "kernel. Stacks are measured by device time or bytes instead of host time.",
-        ),
-    ] = None,
-    sort: Annotated[
-        str | None,
-        typer.Option(
-            "--sort",
-            help="Sort by a column, the largest first, or by a key of torch's tables: cpu_time_total, cuda_time, "
-            "self_cpu_memory_usage, count and so on. Without --table it sorts operators.",
-        ),
-    ] = None,
-    csv: Annotated[
-        bool,
-        typer.Option("--csv", help="CSV with all columns. Without this option, a pipe gets CSV without empty columns."),
-    ] = False,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="JSON: without --table the findings, as in findings.json; otherwise the rows of the table, or an "
-            "object with the rows of several tables.",
-        ),
-    ] = False,
-    written: Annotated[
-        Written | None,
-        typer.Option("--format", "-f", help="Output format; markdown is a summary of the run."),
-    ] = None,
+    table: Annotated[list[str] | None, _TABLE] = None,
+    by: Annotated[list[str] | None, _BY] = None,
+    sort: Annotated[str | None, _SORT] = None,
+    csv: Annotated[bool, _CSV] = False,
+    json: Annotated[bool, _JSON] = False,
+    written: Annotated[Written | None, _FORMAT] = None,
     communication: Annotated[str | None, COMMUNICATION] = None,
     _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit",
-            "-n",
-            help="Maximum rows; 0 shows all. Default: as many as fit the screen; all in CSV and JSON.",
-        ),
-    ] = None,
+    limit: Annotated[int | None, _LIMIT] = None,
 ) -> None:
     """Show where the time went in a trace: tables on a terminal, CSV in a pipe.
 
@@ -113,12 +96,14 @@ def command(
     from perfhooks.cli.actions import show
 
     if written is Written.markdown:
-        typer.echo(show.markdown(target, table or ()), nl=False)
+        if table or by or sort or csv or json or limit is not None:
+            raise OptionError("--format markdown is a summary of the run; use --csv or --json for a table")
+        typer.echo(show.markdown(target, communication), nl=False)
         return
     is_csv, is_json = csv or written is Written.csv, json or written is Written.json
     form_name = show.form(csv=is_csv, json=is_json)
     if is_json and not (table or sort):
-        if by or limit:
+        if by or limit is not None:
             raise OptionError("--by and --limit need --table: without a table, JSON contains the findings")
         sys.stdout.buffer.write(show.findings_json(target, communication))
         return

@@ -117,8 +117,8 @@ class _Trial:
         loader: Any,
         facts: Loader,
         seconds: float,
-        publish: Callable[[LoaderTrial], object] = lambda _: None,
-        is_stopped: Callable[[], bool] = lambda: False,
+        publish: Callable[[LoaderTrial], object],
+        is_stopped: Callable[[], bool],
     ) -> None:
         self._loader = loader
         self._publish = publish

@@ -260,16 +260,14 @@ def _told_apart(table: pl.DataFrame, source: Source, sources_of_windows: Sequenc
     return table.select(*first, pl.all())
 
 
-def markdown(target: str | None, names: Sequence[str] = ()) -> str:
+def markdown(target: str | None, communication: str | None = None) -> str:
     """Return a summary in at most 2,000 tokens."""
-    if names:
-        raise OptionError("--format markdown is a summary of the run; use --csv or --json for a table")
     path = _local(target)
     if path.exists() and not path.is_dir():
-        return in_markdown.of_trace(path)
+        return in_markdown.of_trace(path, communication)
     if not _is_loose(path):
         return in_markdown.of_run(run_in(path) or path)
-    with adopted(path) as run:
+    with adopted(path, communication=communication) as run:
         return in_markdown.of_run(run.folder, [trace.path for trace in loose.traces(path)])
 
 

@@ -58,8 +58,8 @@ def of_run(folder: Path, files: Sequence[str] | None = None) -> str:
     return _render(data, _files(folder, data["windows"]) if files is None else list(files))
 
 
-def of_trace(path: Path) -> str:
-    return _render(_to_json(from_trace(path)), [str(path)])
+def of_trace(path: Path, communication: str | None = None) -> str:
+    return _render(_to_json(from_trace(path, communication=communication)), [str(path)])
 
 
 def _to_json(data: Any) -> dict[str, Any]:
