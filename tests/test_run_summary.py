@@ -176,6 +176,21 @@ def test_findings_and_warning():
     assert summary.warning == "The machine is busy."
 
 
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("run (train.py:43) asks for the batches", "train.py:43"),
+        ("main (src/my(1)/train.py:7) asks for the batches", "src/my(1)/train.py:7"),
+        ("(train.py:43)", "train.py:43"),
+        ("train.py(20): load: 3 ms", "train.py:20"),
+    ],
+)
+def test_place_of_a_finding_is_a_file_and_a_line(text, where):
+    rows = [finding("Data.", 12.0, evidence=[{"phrase": "loop", "text": text}])]
+    summary = summarize(report({"wall_ms": 100}, findings=rows), {})
+    assert [each.where for each in summary.findings] == [where]
+
+
 def test_summary_describes_the_loop_with_most_time():
     data = report({"wall_ms": 1}, stage="validate")
     data["windows"] = report({"wall_ms": 2})["windows"] + data["windows"]

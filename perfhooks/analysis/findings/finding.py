@@ -29,7 +29,7 @@ DOMINANT: Final = 0.2
 """Minimum share of the step if one fix helps against many small costs."""
 MANY: Final = 20
 """Minimum repetitions of a collective or operator in a step. DDP needs one collective for every 25 MiB of gradients."""
-LINE: Final = re.compile(r"\S+\.py(?:\(\d+\)|:\d+\)|(?=: ))")
+LINE: Final = re.compile(r"[^\s(]\S*\.py(?:\(\d+\)|:\d+\)|(?=: ))")
 _NUMBERED: Final = re.compile(r"(?P<file>.+)[:(](?P<line>\d+)\)?")
 _BY_SHAPES: Final = ("kernels-below-limit",)
 """Rules that use only shapes and device times, so recorded stacks do not change their results."""
