@@ -44,7 +44,7 @@ from perfhooks.run.live.status import Status
 from perfhooks.run.liveness import Process
 from perfhooks.run.manifest import Manifest
 from perfhooks.run.publishing import publish_json
-from perfhooks.run.steps import Stretch, append_waits
+from perfhooks.run.steps import CpuInterval, append_waits
 from perfhooks.trace.window import Tables
 
 
@@ -776,13 +776,13 @@ def test_cpu_contention_has_a_note(folder, base, tmp_path, waited, is_said):
 def test_cpu_use_of_other_programs_has_a_note(folder, base, tmp_path):
     """They have processors of their own, so nothing waits; a wait is said instead where there is one."""
     beside = make_run(tmp_path / "beside", training(), steps(8.0, seed=1))
-    append_waits(beside / "rank0.processor.csv", "train", [Stretch(0, 999, 9e3, 8.9e3, 8.9e3, 0.0, 4.5e3)])
+    append_waits(beside / "rank0.processor.csv", "train", [CpuInterval(0, 999, 9e3, 8.9e3, 8.9e3, 0.0, 4.5e3)])
     output = " ".join(run(base, beside).output.split())
     told = "other programs used an unknown share in A and 50% in B of the CPUs"
     assert told in output
     assert "Undecided" in output
     assert json.loads(run(base, beside, "--format", "json").output)["verdict"]["others_b"] == 0.5
-    append_waits(beside / "rank0.processor.csv", "train", [Stretch(0, 999, 9e3, 5e3, 5e3, 4e3, 4.5e3)])
+    append_waits(beside / "rank0.processor.csv", "train", [CpuInterval(0, 999, 9e3, 5e3, 5e3, 4e3, 4.5e3)])
     assert told not in " ".join(run(base, beside).output.split())
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from perfhooks.analysis.comparison.timed import TimedRun, match_steps
 from perfhooks.analysis.comparison.verdict import verdict
-from perfhooks.run.steps import Counted, Stretch, Waits, append_waits, read_waits
+from perfhooks.run.steps import Counted, CpuInterval, Waits, append_waits, read_waits
 
-WAITS_HEADER = ",".join(("stage", *Stretch._fields)) + "\n"
+WAITS_HEADER = ",".join(("stage", *CpuInterval._fields)) + "\n"
 
 STEPS = 300
 
@@ -85,14 +85,17 @@ def test_steps_that_some_runs_lack_are_omitted_from_pairs():
 
 
 def test_waits_of_steps_are_read_as_written(tmp_path):
-    rows = [Stretch(0, 10, 1000.0, 600.0, 650.0, 300.0, 500.0), Stretch(10, 30, 1000.0, 900.0, 950.0, 50.0, 0.0)]
+    rows = [
+        CpuInterval(0, 10, 1000.0, 600.0, 650.0, 300.0, 500.0),
+        CpuInterval(10, 30, 1000.0, 900.0, 950.0, 50.0, 0.0),
+    ]
     path = tmp_path / "rank0.processor.csv"
     append_waits(path, "train", rows[:1])
-    append_waits(path, "validate", [Stretch(0, 5, 10.0, 1.0, 1.0, 9.0)])
+    append_waits(path, "validate", [CpuInterval(0, 5, 10.0, 1.0, 1.0, 9.0)])
     append_waits(path, "train", rows[1:])
     assert path.read_text().startswith(WAITS_HEADER)
     found = read_waits(path, "train")
-    assert found.stretches == tuple(rows)
+    assert found.intervals == tuple(rows)
     assert found.others == 0.25
     assert found.shares(np.array([0, 9, 10, 29])).tolist() == [0.3, 0.3, 0.05, 0.05]
     assert found.shares(np.array([30, 500])) == pytest.approx([0.175, 0.175]), "else that of all"
@@ -106,16 +109,16 @@ def test_torn_or_foreign_file_supplies_its_valid_rows(tmp_path):
     path = tmp_path / "rank0.processor.csv"
     good = "train,0,10,1000,600,650,300\n"
     path.write_text(f"{WAITS_HEADER}train,5,1,1,1,1,1\ntrain,1,2,nan,1,1,1\ntrain,1,2,0,1,1,1\n{good}train,10,2")
-    assert len(read_waits(path, "train").stretches) == 1
+    assert len(read_waits(path, "train").intervals) == 1
     path.write_bytes(bytes(range(256)) * 10)
     assert read_waits(path, "train") is None
 
 
 def test_run_contains_the_cpu_use_of_other_programs():
-    waits = Waits((Stretch(0, STEPS, 1000.0, 990.0, 990.0, 10.0, 480.0),))
+    waits = Waits((CpuInterval(0, STEPS, 1000.0, 990.0, 990.0, 10.0, 480.0),))
     walls = np.full(STEPS, math.log(0.01))
     assert run(walls, waits=waits).level().others == pytest.approx(0.48)
-    assert run(walls, waits=Waits((waits.stretches[0]._replace(others_ms=math.nan),))).level().others is None
+    assert run(walls, waits=Waits((waits.intervals[0]._replace(others_ms=math.nan),))).level().others is None
     assert run(walls).level().others is None
 
 
@@ -123,8 +126,8 @@ def test_steps_of_a_busy_second_lose_their_waits():
     """The first half of the run waited for half of its time, and took twice as long."""
     walls = np.log(np.where(np.arange(STEPS) < STEPS // 2, 0.02, 0.01))
     half = STEPS // 2
-    waits = Waits((Stretch(0, half, 20.0 * half, 10.0 * half, 10.0 * half, 10.0 * half),
-                   Stretch(half, STEPS, 10.0 * half, 10.0 * half, 10.0 * half, 0.0)))  # fmt: skip
+    waits = Waits((CpuInterval(0, half, 20.0 * half, 10.0 * half, 10.0 * half, 10.0 * half),
+                   CpuInterval(half, STEPS, 10.0 * half, 10.0 * half, 10.0 * half, 0.0)))  # fmt: skip
     found = run(walls, waits=waits).level()
     assert found.own.value == pytest.approx(0.01)
     assert found.own.above == pytest.approx(0, abs=1e-9)

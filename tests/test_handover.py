@@ -25,10 +25,10 @@ from perfhooks.report.finishing.leftovers import finish_all
 from perfhooks.run import remote
 from perfhooks.run.capture import Capture
 from perfhooks.run.folder import Run
-from perfhooks.run.steps import Stretch
+from perfhooks.run.steps import CpuInterval
 from perfhooks.run.timeline import HEADER
 
-WAITS_HEADER = ",".join(("stage", *Stretch._fields)) + "\n"
+WAITS_HEADER = ",".join(("stage", *CpuInterval._fields)) + "\n"
 
 pytestmark = pytest.mark.worker
 

@@ -883,13 +883,13 @@ def test_run_queue_wait_is_written_to_the_run_folder(tmp_path, run_script):
     assert 0.2 < Status.read(tmp_path / "perf/r", 0).waited <= 1
     waits = read_waits(tmp_path / "perf/r/rank0.processor.csv", "train")
     steps = FinishedRun(tmp_path / "perf/r").steps["train"]
-    assert [row.first for row in waits.stretches[1:]] == [row.last for row in waits.stretches[:-1]]
-    assert waits.stretches[-1].last == steps.numbers[-1] + 1
-    total = sum(row.wall_ms for row in waits.stretches)
-    inside = (steps.numbers >= waits.stretches[0].first) & (steps.numbers < waits.stretches[-1].last)
+    assert [row.first for row in waits.intervals[1:]] == [row.last for row in waits.intervals[:-1]]
+    assert waits.intervals[-1].last == steps.numbers[-1] + 1
+    total = sum(row.wall_ms for row in waits.intervals)
+    inside = (steps.numbers >= waits.intervals[0].first) & (steps.numbers < waits.intervals[-1].last)
     assert 0.5 * steps.wall_ms[inside].sum() < total < 2 * steps.wall_ms[inside].sum()
     waited, computed, by_all = (
-        sum(getattr(row, name) for row in waits.stretches) for name in ("waited_ms", "thread_ms", "process_ms")
+        sum(getattr(row, name) for row in waits.intervals) for name in ("waited_ms", "thread_ms", "process_ms")
     )
     assert 0.2 < waited / total <= 1
     assert 0.8 * total < waited + computed <= 1.02 * total, "a loop that never sleeps runs or waits"

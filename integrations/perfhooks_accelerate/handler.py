@@ -183,7 +183,7 @@ class ProfileKwargs(accelerate.utils.ProfileKwargs):  # type: ignore[misc]  # ac
 
     @property  # type: ignore[misc]  # differs from the real class
     def __class__(self) -> Any:
-        """Class for accelerate, which looks up ``kwargs_handlers`` by it and accepts no subclass."""
+        """Class of accelerate: it finds ``kwargs_handlers`` by their exact class and rejects subclasses."""
         return accelerate.utils.ProfileKwargs
 
     def build(self) -> Profiler:

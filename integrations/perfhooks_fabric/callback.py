@@ -36,7 +36,7 @@ class ProfilerCallback(Adapter):
     Files go to ``perf`` in the folder of Fabric's first logger, else in the working directory, unless ``out`` is set.
 
     Fabric has two hooks: after the setup of a model, and after an optimizer step. These hooks are sufficient for steps
-    that are optimizer updates. Waits for data, batches as steps, and other loops need a loop over `steps`.
+    that are optimizer updates. To record waits for data, batches as steps, or other loops, iterate over `steps`.
 
     Args:
         schedule: Steps to record, as for :class:`perfhooks.Profiler`; or a mapping of loops to schedules, with the keys

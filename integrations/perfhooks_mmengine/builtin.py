@@ -46,7 +46,7 @@ class Beginning:
 
     @classmethod
     def of(cls, by_epoch: bool | None, profile_times: int | None, *, by_default: bool = False) -> Beginning | None:
-        """Return both values, with mmengine's defaults; None if neither is set and ``by_default`` is false."""
+        """Apply mmengine's defaults; return None if neither argument is set and ``by_default`` is false."""
         if by_epoch is None and profile_times is None and not by_default:
             return None
         return cls(
@@ -132,8 +132,8 @@ def tb_trace(
 ) -> Callable[[Any], None]:
     """Return a handler that writes the trace for TensorBoard's profiler plugin.
 
-    A relative ``dir_name`` is inside the runner's ``log_dir``. ``worker_name`` follows the rank; None selects host name
-    and process id.
+    A relative ``dir_name`` is inside the runner's ``log_dir``. File names consist of the rank, if there are several,
+    and ``worker_name``: by default host name and process id.
     """
 
     def save(window: Any) -> None:

@@ -38,16 +38,17 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
     Args:
         schedule: Iterations to record: a mapping, a string like ``"wait=200 warmup=2 active=3 repeat=2"``, or another
             form for :class:`perfhooks.Profiler`; or a mapping of loops (``train``, ``val``, ``test``) to schedules.
-            Loops without a schedule are not profiled. None records one small window of the training (or of the loop).
-            With mmengine's own arguments or handlers, None records the whole first epoch, as in mmengine.
+            Loops without a schedule are not profiled. None records one small window of the training; in a mapping, of
+            that loop. With mmengine's own arguments or handlers, None records the whole first epoch, as in mmengine.
         on_trace_ready: Handlers of each window, as for :class:`perfhooks.Profiler`, including mmengine's own
             ``"log_trace"`` and ``"tb_trace"`` with their options. ``"default"`` selects the default handlers.
         step_unit: ``"batch"``, or ``"optimizer"`` for an optimizer update of one or more batches.
         by_epoch: Argument of mmengine: True profiles the first epoch, False the first ``profile_times`` iterations. A
-            schedule is limited to them. Without both arguments, a schedule covers all iterations.
+            schedule is limited to them. If neither ``by_epoch`` nor ``profile_times`` is set, it covers all iterations.
         profile_times: Argument of mmengine, see ``by_epoch``.
-        activity_with_cpu: Argument of mmengine: whether to record the host. Without both, torch records everything.
-        activity_with_cuda: Argument of mmengine: whether to record the device of any kind.
+        activity_with_cpu: Argument of mmengine: whether to record the host.
+        activity_with_cuda: Argument of mmengine: whether to record the device of any kind. If neither activity is set,
+            or both are False, torch records everything.
         log_results: Whether to send the steps of a window to the runner's visualizer, their mean to its next log line,
             and messages of perfhooks to its log.
         json_trace_path: Argument of mmengine: additional file for the trace of the last window.

@@ -50,7 +50,7 @@ class ProfilerCallback(Adapter, TrainerCallback, ExportableState):
             ``"batch"``.
         module_names: Whether to label the forward pass of every module with its name.
         log_results: Whether to log the means of a window's step table by ``Trainer.log``.
-        steps: Only for transformers, with ``restore_callback_states_from_checkpoint``.
+        steps: Step counts of a checkpoint. Only the Trainer sets it (``restore_callback_states_from_checkpoint``).
         **options: See :class:`perfhooks.Options`; all but ``stage``.
 
     Raises:

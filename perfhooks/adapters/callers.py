@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 def caller(kind: type[T]) -> T | None:
-    """Return the innermost object of a class with a method on the call stack, or None.
+    """Return the ``self`` of the innermost running method of a class, or None.
 
     Hooks that do not receive the trainer or runner use this function. The search is too slow for every step.
     """

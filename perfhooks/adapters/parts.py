@@ -55,7 +55,7 @@ class Parts:
         self._names: ModuleNames | None = None
 
     def _region(self, name: str) -> AbstractContextManager[Any]:
-        """Return a label without a timed validation, because `Profiler.region` would time it twice."""
+        """Return a label. `Profiler.region` would also time a validation, which the adapter already times."""
         return LabelledRange(name) if self._pulse.is_recording else nullcontext()
 
     def put(self, loop: Any, *, waiting: bool) -> None:

@@ -43,7 +43,7 @@ def perfhooks(
         bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Profile PyTorch trainings, show recordings, and finish windows of killed processes."""
+    """Profile PyTorch trainings, show their profiles, and write missing results of killed processes."""
 
 
 app.command("run", epilog=run.EXAMPLES, context_settings={"allow_interspersed_args": False})(run.command)

@@ -32,7 +32,7 @@ def load(point: importlib.metadata.EntryPoint) -> Any:
 
 
 def problems() -> Iterator[tuple[str, str]]:
-    """Load all plugins. Yield the name of each one, and its problem or an empty text."""
+    """Load all plugins. Yield the name of each handler and rule, and its problem (empty if it can be loaded)."""
     for group in (HANDLERS, RULES):
         for point in entry_points(group):
             try:

@@ -9,10 +9,7 @@
 Python calls such handlers in reverse order. `launch.site.sitecustomize` registers the exit summary first, so it comes
 last.
 
-Threads of perfhooks in a training are daemons: the watcher (`watch.watcher`), the start-up sampler
-(`launch.startup`), the timer of `perfhooks run` (`launch.step_signal`), the monitor of a window's trace size
-(`loop.ending.in_step`), the handler of SIGTERM and SIGHUP (`loop.ending.signals`), and short threads for module names
-(`loop.labelling`) and for the run folder (`loop.limits.run_opening`).
+Threads of perfhooks in a training are daemons.
 """
 
 from __future__ import annotations
@@ -107,8 +104,8 @@ def _run_all(calls: list[Callable[[], object]]) -> None:
 def end_by_ctrl_c() -> None:
     """Let a program that Ctrl-C ended die of SIGINT, as without perfhooks.
 
-    Python clears the flag of an uncaught KeyboardInterrupt when code from text is executed, as dataclasses do. Code
-    from text that raises KeyboardInterrupt sets it again (``run_eval_code_obj`` in CPython).
+    CPython sets a flag after an uncaught KeyboardInterrupt. Each ``exec`` of a string clears it, for example in
+    dataclasses. A string that raises KeyboardInterrupt sets it again (``run_eval_code_obj``).
     """
     is_interactive = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
     if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not is_interactive:

@@ -335,9 +335,8 @@ def means_of(values: Matrix) -> Values:
 def _are_certain(delays: Matrix, chance: float) -> Flags:
     """Return which ranks have a significant mean delay, by Student's t.
 
-    The mean is compared with its standard error. The error comes from the variation between steps: that of the rank or
-    that of all ranks, whichever is larger. A single step is evidence only among `MANY` ranks, because
-    their limit includes their variation.
+    The standard error comes from the variation between steps of the rank, or of all ranks if it is larger. A single
+    step is evidence only among `MANY` ranks, because their limit includes their variation.
     """
     is_measured = np.isfinite(delays)
     steps = is_measured.sum(axis=1)
@@ -363,8 +362,8 @@ def is_near(wall: Values | Ints) -> Flags:
 def most_common(wall: Values) -> Flags:
     """Return the mask of the most common kind of steps.
 
-    A gap between two kinds exceeds the spread of the larger one. Gap and spread are ratios. The spread is from the 5th
-    to the 95th percentile.
+    The gap between two kinds exceeds the spread of the kind with more steps. Gap and spread are ratios. The spread is
+    from the 5th to the 95th percentile.
     """
     groups = [np.argsort(wall, kind="stable")]
     for _ in range(3):

@@ -29,7 +29,7 @@ def ms(milliseconds: float) -> str:
 
 
 def hundredths(value: float, sign: str = "") -> str:
-    """Return at least three digits, rounded to hundredths, so that noise becomes 0."""
+    """Round to three digits and two decimals: ``0.05``, ``4.12``, ``12.3``, ``1234``. Noise becomes 0."""
     rounded = round(value, 2) + 0.0
     return f"{rounded:{sign}.0f}" if abs(rounded) >= 100 else f"{rounded:{sign}.3g}"
 

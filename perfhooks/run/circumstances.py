@@ -119,7 +119,7 @@ class Circumstances:
 
 
 def processor(threads: int) -> str:
-    """Return the name of the CPU with torch's number of threads, the key of its measured peaks."""
+    """Return the CPU model and torch's number of threads as text, the key of the measured peak rates."""
     return f"{cpu_model() or platform.machine() or 'processor'}, {words.count(threads, 'thread')}"
 
 

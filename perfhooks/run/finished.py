@@ -61,8 +61,9 @@ def in_order(windows: Iterable[FinishedWindow]) -> list[FinishedWindow]:
 class FinishedRun:
     """A run folder. Each part is read on demand, once.
 
-        run = FinishedRun(Path("perf/latest")) run.last() # the window that ended last; run.last("validate"), that of a
-        loop run.steps["train"].unrecorded() # unprofiled steps of the lowest rank, without warm-up
+        run = FinishedRun(Path("perf/latest"))
+        run.last("validate")  # the last window of a loop
+        run.steps["train"].unrecorded()  # unprofiled steps of the lowest rank, without warm-up
 
     ``brief`` reads only the latest windows and a sample of the steps.
     """
@@ -116,12 +117,12 @@ class FinishedRun:
 
     @property
     def folders(self) -> list[Path]:
-        """Folders of windows, finished or not, except second windows, which supply only stacks and shapes."""
+        """Folders of windows, finished or not, except second windows, which only supply stacks and shapes."""
         explaining = {window.folder for window in self.recorded if window.capture.explains}
         return [folder for folder in self.places if folder not in explaining]
 
     def explanation(self, stage: str) -> FinishedWindow | None:
-        """Return the second window of a loop, which supplies stacks and shapes but no times."""
+        """Return the second window of a loop, which supplies its stacks and shapes."""
         candidates = (window for window in reversed(self._done) if window.capture.explains)
         return next((window for window in candidates if window.capture.stage == stage), None)
 
@@ -161,7 +162,7 @@ class FinishedRun:
 
     @property
     def is_written(self) -> bool:
-        """Whether the training or a worker still writes."""
+        """Whether the training or the worker process still writes files of the run."""
         saved = (path.name for path in self.folder.glob("*/.*"))
         return self.run.is_any_recording() or any(map(layout.saved_trace_of, saved))
 

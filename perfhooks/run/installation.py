@@ -53,15 +53,12 @@ class Installation:
         )
 
     def owners(self, trace: Trace) -> dict[str, str]:
-        """Return the owners of the files in a trace by the first part of their names.
-
-        Call this on the recording host.
-        """
+        """Map the first part of each file name in a trace to its `Origin`. Call this on the recording host."""
         frames = {trace.names[name] for name in set(trace.name[trace.rows(Kind.PYTHON)].tolist())}
         files = {first_part(name) or file: file for name in frames if (file := file_of(name))}
         paths = {part: path for part, file in sorted(files.items()) if (path := self._path_of(file))}
         origins = {part: _origin(self, path) for part, path in paths.items()}
-        # only an absolute name shows its owner if libraries run from their sources
+        # only an absolute name shows its origin if libraries run from their sources
         return {
             part: owner.value
             for part, owner in origins.items()
@@ -69,7 +66,7 @@ class Installation:
         }
 
     def origin_of(self, file: str) -> Origin:
-        """Return the owner of a file. A name in brackets is generated code."""
+        """Return the origin of a file, for example the user. A name in angle brackets is generated code."""
         if file.startswith("<"):
             return Origin.NO_SOURCE
         if is_torch(file):
@@ -95,8 +92,8 @@ class Installation:
 def _origin(installation: Installation, path: str) -> Origin:
     """Classify a file by the folder around its package.
 
-    Environments may be stacked: by ``--system-site-packages``, a ``.pth`` file, ``PYTHONPATH`` or ``pip install
-    --target``. A comparison with the environment of this process would therefore be wrong.
+    Environments may be stacked, for example by ``--system-site-packages`` or ``PYTHONPATH``, so a comparison with the
+    environment of this process would be wrong.
     """
     folders = Path(path).parts[:-1]
     if _below(path, installation.sites) or not _PACKAGE_FOLDERS.isdisjoint(folders):

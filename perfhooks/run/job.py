@@ -17,8 +17,6 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 def current_job() -> Job:
     """Return the job from torch.distributed, else from the environment of torchrun or SLURM.
 
-    The function does not communicate.
-
     ``identity`` is equal on all ranks and after an elastic restart, and different for the next job. The identity
     consists of torchrun's run id, and SLURM's job and step. On one node the identity also contains the launching
     process. A job on several nodes without these ids has only its rendezvous endpoint, which the next job may reuse:

@@ -227,10 +227,7 @@ def _writable(data: Any) -> Any:
 
 
 def is_whole_json(path: Path) -> bool:
-    """Return whether a JSON object is complete: Kineto reports no error if the disk is full.
-
-    The writer of a compressed file checks for errors.
-    """
+    """Return whether a JSON object is complete: Kineto reports no error if the disk is full."""
     try:
         with path.open("rb") as file:
             if file.read(2) == b"\x1f\x8b":

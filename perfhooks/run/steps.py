@@ -1,9 +1,9 @@
 """Steps of a run from its timelines, without warm-up and outliers.
 
-A stretch of steps ends when the step numbers jump or go back, as after a restart from a checkpoint. The first steps of
-a stretch (a twentieth, from 3 to 10) contain one-time work and do not count. Steps of more than three medians contain
-a validation, a checkpoint or a pause. Profiled and unprofiled steps are analysed separately. Warm-up steps of the
-recorder belong to neither group.
+A series of steps ends when the step numbers jump or go back, for example at a restart from a checkpoint. Its first
+steps (a twentieth, from 3 to 10) contain one-time work and do not count. Steps longer than three times the median
+contain a validation, a checkpoint or a pause. Profiled and unprofiled steps are analysed separately. Warm-up steps of
+the recorder belong to neither group.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ _FILE: Final = b"\n,-2,,,\n"
 
 
 def firsts(numbers: Ints, seams: Flags) -> Flags:
-    """Mark the first steps of each stretch. ``seams`` are the positions at which steps were not read."""
+    """Mark the first steps of each series. ``seams`` are the positions at which steps were not read."""
     ahead = np.diff(numbers, prepend=numbers[0])
     begins = (ahead != 1) & ~(seams & (ahead > 1))
     begins[0] = not seams[0]
-    stretch = np.cumsum(begins)
-    start = np.concatenate([numbers[:1], numbers[begins]])[stretch]
-    last = np.flatnonzero(np.append(np.diff(stretch) > 0, True))
-    length = np.zeros(int(stretch[-1]) + 1, np.int64)
-    length[stretch[last]] = numbers[last] - start[last] + 1
+    series = np.cumsum(begins)
+    start = np.concatenate([numbers[:1], numbers[begins]])[series]
+    last = np.flatnonzero(np.append(np.diff(series) > 0, True))
+    length = np.zeros(int(series[-1]) + 1, np.int64)
+    length[series[last]] = numbers[last] - start[last] + 1
     count = np.clip(length // OF_FIRST, FEWEST_FIRST, MOST_FIRST)
-    is_first: Flags = (stretch > 0) & (numbers - start < count[stretch])
+    is_first: Flags = (series > 0) & (numbers - start < count[series])
     return is_first
 
 
@@ -78,7 +78,7 @@ class Steps(NamedTuple):
         return self._counted(self.is_idle)
 
     def typical(self) -> Counted:
-        """Unprofiled steps without warm-up and outliers; if there are none, all except the first."""
+        """Unprofiled steps without warm-up and outliers. If no step remains, all except the first."""
         typical = self.unrecorded()
         if len(typical.numbers):
             return typical
@@ -250,8 +250,8 @@ LONGEST_MS: Final = 1e12
 LAST_STEP: Final = 1 << 61
 
 
-class Stretch(NamedTuple):
-    """About a second of a loop, in ms: the columns of ``rank0.processor.csv`` after the stage."""
+class CpuInterval(NamedTuple):
+    """Times in ms of about one second of a loop: a row of ``rank0.processor.csv`` without its ``stage``."""
 
     first: int
     last: int
@@ -265,9 +265,9 @@ class Stretch(NamedTuple):
     """Mean CPU time per CPU of programs outside the job."""
 
 
-def append_waits(path: Path, stage: str, rows: Sequence[Stretch]) -> None:
+def append_waits(path: Path, stage: str, rows: Sequence[CpuInterval]) -> None:
     cells = ([in_timeline(stage), row.first, row.last, *map(_written, row[2:])] for row in rows)
-    OwnFolder(path.parent).append_rows(path.name, ("stage", *Stretch._fields), cells)
+    OwnFolder(path.parent).append_rows(path.name, ("stage", *CpuInterval._fields), cells)
 
 
 def _written(value: float) -> str:
@@ -275,27 +275,27 @@ def _written(value: float) -> str:
 
 
 class Waits(NamedTuple):
-    stretches: tuple[Stretch, ...]
+    intervals: tuple[CpuInterval, ...]
 
     @classmethod
     def of_share(cls, share: float) -> Waits:
-        return cls((Stretch(0, LAST_STEP, 1.0, 1.0, 1.0, share),))
+        return cls((CpuInterval(0, LAST_STEP, 1.0, 1.0, 1.0, share),))
 
     @property
     def computed(self) -> float:
-        return min(sum(row.thread_ms for row in self.stretches) / sum(row.wall_ms for row in self.stretches), 1.0)
+        return min(sum(row.thread_ms for row in self.intervals) / sum(row.wall_ms for row in self.intervals), 1.0)
 
     @property
     def others(self) -> float | None:
-        used = sum(row.others_ms for row in self.stretches) / sum(row.wall_ms for row in self.stretches)
+        used = sum(row.others_ms for row in self.intervals) / sum(row.wall_ms for row in self.intervals)
         return None if math.isnan(used) else min(used, 1.0)
 
     def shares(self, numbers: Ints) -> Values:
         """Return the run-queue wait of each step as a fraction: of its interval of about a second, else of the loop."""
-        ends = np.array([row.last for row in self.stretches])
+        ends = np.array([row.last for row in self.intervals])
         place = np.searchsorted(ends, numbers, side="right").clip(max=len(ends) - 1)
-        firsts = np.array([row.first for row in self.stretches])
-        walls, waits = (np.array([getattr(row, name) for row in self.stretches]) for name in ("wall_ms", "waited_ms"))
+        firsts = np.array([row.first for row in self.intervals])
+        walls, waits = (np.array([getattr(row, name) for row in self.intervals]) for name in ("wall_ms", "waited_ms"))
         is_inside = (firsts[place] <= numbers) & (numbers < ends[place])
         shares: Values = np.where(is_inside, (waits / walls)[place], waits.sum() / walls.sum())
         return shares.clip(max=0.999)  # a step cannot consist of waiting only
@@ -303,17 +303,17 @@ class Waits(NamedTuple):
 
 def read_waits(path: Path, stage: str) -> Waits | None:
     """Return None if the loop has no rows. Invalid and torn rows are dropped."""
-    rows: dict[int, Stretch] = {}
+    rows: dict[int, CpuInterval] = {}
     for line in read_table(path).splitlines():
         with contextlib.suppress(ValueError, TypeError):
             name, first, last, *values = line.split(",")
-            row = Stretch(int(first), int(last), *(float(value or "nan") for value in values[:5]))
-            if name == stage and _is_stretch(row):
+            row = CpuInterval(int(first), int(last), *(float(value or "nan") for value in values[:5]))
+            if name == stage and _is_valid(row):
                 rows[row.last] = row  # a resumed loop ran some steps twice
     return Waits(tuple(row for _, row in sorted(rows.items()))) if rows else None
 
 
-def _is_stretch(row: Stretch) -> bool:
+def _is_valid(row: CpuInterval) -> bool:
     is_time = row.wall_ms > 0 and all(0 <= value < LONGEST_MS for value in row[2:6])
     is_time &= math.isnan(row.others_ms) or 0 <= row.others_ms < LONGEST_MS
     return is_time and 0 <= row.first < row.last <= LAST_STEP

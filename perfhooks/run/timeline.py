@@ -131,7 +131,7 @@ class Timeline:
         return self._passes.extend
 
     def set_aside(self, begin: int, end: int, part: str = labels.VALIDATION, line: str = "") -> None:
-        """Exclude a validation or a checkpoint, because the training did not wait for its batches.
+        """Store a validation or a checkpoint. Waits for batches of a validation are not waits of the training.
 
         ::
 
@@ -258,7 +258,7 @@ class Timeline:
         return Ended(first + np.arange(len(ends)), begins, ends, waits, *last_passes), int(inside.sum()), over, passed
 
     def _forget(self, count: int, arrived: int, requests: int, last_end: int) -> None:
-        """Remove steps. Set the begin of the next step before, because it is otherwise the end of a removed step."""
+        """Remove steps. Store the begin of the next step, which otherwise is the end of the last removed step."""
         following = self._first + count
         self._begins.setdefault(following, last_end)
         for step in list(self._begins):

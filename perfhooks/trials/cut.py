@@ -61,7 +61,7 @@ class OperatorSelection:
 
 
 def select_calls(calls: CountedCalls, is_selected: Callable[[str], object] | None = None) -> OperatorSelection:
-    """Return the outermost calls that can run again, or that match the filter."""
+    """Return the outermost calls that match the filter and can run again."""
     signatures, names, is_operator = calls.signatures(), calls.names(), calls.is_operator
     updates = dict(_updates(calls, signatures, names))
     reason_of = functools.cache(_reason)
@@ -104,7 +104,8 @@ def _updates(
 ) -> Iterator[tuple[int, Update]]:
     """Yield the updates that can run again, each with the index of its label.
 
-    torch's label names the optimizer. Equal backward passes since the previous update reveal its parameters.
+    torch's label names the optimizer. If all backward passes since the previous update have gradients of the same
+    parameters, the optimizer updates these parameters.
     """
     trace = calls.trace
     start, thread = trace.start[calls.row].tolist(), trace.thread[calls.row].tolist()

@@ -104,7 +104,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
         ``batches_per_s`` is the median over all blocks. ``planned`` is the rate that is expected from the cost of one
         worker on idle CPUs. ``processors`` counts the CPUs in use by the workers, on average. ``waited_percent`` is
         the percentage of worker time without computation and without run-queue wait. ``verdict`` compares the setting
-        with the setting of half the workers, or with its base setting.
+        with half of the workers, or, for other prefetching or pinning, with the loader's own.
         """
         return [
             {

@@ -45,7 +45,7 @@ class _WorkerClocks(NamedTuple):
 
 
 class _WorkerEnded(BaseException):
-    """No Exception, because torch would catch it and then wait for a lock of the worker."""
+    """A BaseException: torch would catch an Exception and then wait for a lock of the worker."""
 
 
 class LoaderRunner:

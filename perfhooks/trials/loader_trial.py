@@ -40,7 +40,7 @@ def try_loader(loader: Any, *, seconds: float = 60.0) -> LoaderTrial:
         seconds: Approximate time limit. The trial ends earlier if all comparisons are decided.
 
     Returns:
-        The measurements. As text, they are a table with conclusions.
+        The results. ``str(results)`` is a table with conclusions.
 
     Raises:
         OptionError: The loader is not a DataLoader, or ``seconds`` is not positive.
@@ -89,7 +89,7 @@ class _Signals:
             raise KeyboardInterrupt
 
     def replace_handler_of_torch(self) -> None:
-        """Replace the handler that torch has installed with the first worker, until the end."""
+        """Replace the SIGCHLD handler that torch installs for its first worker, until the end of the trial."""
         if self._before and (handler := signal.getsignal(signal.SIGCHLD)) != LoaderRunner.check_awaited:
             self._before[signal.SIGCHLD] = handler
             signal.signal(signal.SIGCHLD, LoaderRunner.check_awaited)

@@ -43,7 +43,7 @@ class PreparedCall:
         yield from tensors((self.arguments, self.keywords))
 
     def with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor]) -> PreparedCall:
-        """Return the call with changed tensors. Arguments that were one tensor remain one.
+        """Return the call with changed tensors. Arguments that were the same tensor remain the same tensor.
 
         Tensors that the call overwrites are copied.
         """

@@ -50,7 +50,7 @@ class OperatorResult:
 
     @property
     def beside_recorded(self) -> float | None:
-        """Ratio of the time outside the training to the recorded time."""
+        """Ratio of the time in this trial to the time in the training."""
         return None if self.alone_ms is None or not self.group.call_ms else self.alone_ms / self.group.call_ms
 
     @property

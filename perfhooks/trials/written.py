@@ -210,7 +210,7 @@ def _of_variant(rule: str, variant: str, rows: list[OperatorResult], trial: Tria
 
 
 def save_advice(trial: Trial, folder: Path) -> bool:
-    """Return whether there are entries for findings."""
+    """Save the results that findings quote, and return whether there are any."""
     entries = advice_results(trial)
     if entries:
         earlier: list[TriedAdvice] = []

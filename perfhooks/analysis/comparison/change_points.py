@@ -31,7 +31,7 @@ def noise(values: Sequence[float]) -> float:
 
 
 def change_points(values: Sequence[float]) -> list[int]:
-    """Return the indices at which a new level begins, in logarithms of step times."""
+    """Return the indices at which the level changes. ``values`` are logarithms of step times."""
     price = noise(values) * (PRICE[0] + PRICE[1] * math.log(max(len(values), 1)))
     return fit(values, price)
 

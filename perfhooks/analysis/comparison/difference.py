@@ -134,8 +134,8 @@ class StepDifference:
     def process(self) -> Variance:
         """Variance between processes.
 
-        If the runs vary more than assumed, the assumption has fewer degrees of freedom. With more freedom, 2% of equal
-        pairs whose processes differ by 2.5% were classified as different.
+        If the runs vary more than assumed, the assumption has fewer degrees of freedom. With more, 2% of the
+        comparisons of equal programs whose processes vary by 2.5% ended with a difference.
         """
         joined = PROCESS_FREEDOM * self.assumed**2 + self.squares
         if self.squares > self.measured * self.assumed**2:
@@ -164,8 +164,8 @@ class StepDifference:
     def _tails(self) -> tuple[float, float, float]:
         """Tail probabilities for a difference, for one beyond the tolerance, and for equality.
 
-        The tail beyond the tolerance is 0.25%. It rises to 5% if `PROCESS_FREEDOM` degrees of freedom measured the
-        spread.
+        The tail beyond the tolerance rises from 0.25% to 5%, if the spread between processes was measured with
+        `PROCESS_FREEDOM` degrees of freedom or more.
         """
         beyond = _TAIL * math.pow(_EDGE_TAIL / _TAIL, min(self.measured / PROCESS_FREEDOM, 1.0))
         share = self.share(self.counts[0])
@@ -214,7 +214,7 @@ class StepDifference:
         return counts[index] if index < len(counts) else None
 
     def step_factor(self, least: float, more_runs: int = 0) -> float:
-        """Return by which factor the steps must increase for a decision, together with more runs; inf above 1,000."""
+        """Return the factor by which the number of steps must grow for a decision with more runs; inf above 1,000."""
         factors = np.geomspace(least, _MOST_STEPS, 72)
         index = bisect_left(
             factors, 1, key=lambda times: self.with_more_steps(times).with_more_runs(more_runs).is_decided
@@ -222,7 +222,7 @@ class StepDifference:
         return float(factors[index]) if index < len(factors) else math.inf
 
     def missing_steps(self, most: int) -> float:
-        """Return by which factor the steps must increase so that ``most`` pairs decide about equal programs."""
+        """Return the factor by which the number of steps must grow so that ``most`` pairs show that A equals B."""
         more = most - self.counts[0]
         if self.with_more_runs(more).is_decided:
             return 1.0

@@ -142,7 +142,7 @@ def _align(trees: tuple[_Tree, _Tree], of_a: list[str], of_b: list[str]) -> list
 
 
 def lines(a: Iterable[CostKey], b: Iterable[CostKey]) -> dict[str, str]:
-    """Map each renamed line of B to its name in A: the same operators ran in both."""
+    """Map lines that only B has to lines that only A has, if the same operators ran in both."""
     content: tuple[dict[str, Counter[tuple[str, str]]], ...] = ({}, {})
     for operators, rows in zip(content, (a, b), strict=True):
         for key in rows:

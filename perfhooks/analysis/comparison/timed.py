@@ -39,7 +39,7 @@ class TimedRun(NamedTuple):
 
 
 def match_steps(a: Sequence[TimedRun], b: Sequence[TimedRun]) -> tuple[list[Level], list[Level]] | None:
-    """Return the levels of the common steps of runs that read the same data."""
+    """Return the step time of each run, over the common steps; None if the runs did not read the same data."""
     runs = [*a, *b]
     common = _find_common(runs)
     if not (a and b) or len(common) < _MIN_COMMON:

@@ -92,14 +92,14 @@ def verdict(
 ) -> Verdict:
     """Compare the step times of the runs of two trainings.
 
-    The error of the ratio combines the error of each run's level and the deviation between processes. Earlier runs can
+    The error of the ratio combines the errors of the step times and the deviation between processes. Earlier runs can
     only lower the deviation, because a higher one may come from a changed program.
 
     Returns:
         ``slower`` if, for the mean or the typical step, the 99% interval lies above 1 and the 90% interval above 1 +
         tolerance. ``faster`` is the mirror image. ``same`` if the mean differs by less than the tolerance, its 90%
         interval lies within 2.5 times the tolerance, and the typical step does not differ. Otherwise
-        ``undecided``. Single runs are never the same.
+        ``undecided``. With one run per side and no earlier runs, the verdict is never ``same``.
     """
     runs = [*a, *b]
     is_far_counted = max(_outlier_rate(a), _outlier_rate(b)) >= OFTEN

@@ -89,9 +89,9 @@ def graph_breaks(window: Evidence) -> Iterator[Finding]:
     Source: TorchDynamo's report of breaks (`perfhooks.run.compilation.Break`), the ranges around compiled code in the
     trace, `evidence.NOTABLE`.
 
-    Measured: on one thread of a CPU, with Inductor. The step had a linear layer and three chains of small operators
-    with a ``print`` between them. The step took 0.78, 1.73 and 11.3 ms for batches of 1, 64 and 1,024 rows, and 0.49,
-    1.18 and 5.63 ms without the ``print``. The gain on a device was not measured.
+    Measured: on one thread of a CPU, with Inductor. Steps with a linear layer and three chains of small operators, with
+    a ``print`` between them, took 0.78, 1.73 and 11.3 ms for 1, 64 and 1,024 rows. Without the ``print``, they took
+    0.49, 1.18 and 5.63 ms. The gain on a device was not measured and is an upper bound.
     """
     regions = window.with_prefix(ranges.COMPILED_REGION, Kind.OP, Kind.ANNOTATION)
     if not len(regions) or window.share(inside_ms(window)) < NOTABLE:
@@ -124,7 +124,7 @@ def inside(window: Evidence) -> Ints:
 
 
 def _breaks_in_steps(window: Evidence, regions: Ints) -> list[Break]:
-    """Return the breaks of functions that run in the steps; all breaks in torch 2.4."""
+    """Return the breaks of functions that run in the steps. torch 2.4 does not show them: return all breaks."""
     compilation, trace = window.capture.compilation, window.trace
     names = {trace.names[name] for name in set(trace.name[regions].tolist())}
     numbers = {name.rpartition(": ")[2].partition("/")[0] for name in names if ": " in name}

@@ -108,10 +108,10 @@ def blocking_copies(window: Evidence) -> Iterator[Finding]:
 def held_by_copies(window: Evidence) -> Iterator[Finding]:
     """Copy calls block the host for 1% of the step or more, while no kernel runs and the host waits for no kernel.
 
-    Source: `evidence.NOTABLE`; copy calls longer than `device.BLOCKED_NS` count, on threads that launch kernels. Time
-    during other device work, in the short gaps between it (`device.LATENCY_NS`) and of `blocking_copies` does not
-    count. A copy from or to unpinned memory makes the call wait. A call that allocates or touches memory first delays
-    the copy, so no device works. Calls that wait for earlier work that has not begun belong to `machine.shared_device`.
+    Source: `evidence.NOTABLE`; copy calls longer than `device.BLOCKED_NS` count, on threads that launch kernels. The
+    time of other device work, of its gaps up to `device.LATENCY_NS`, and of `blocking_copies` does not count. A copy
+    from or to unpinned memory makes the call wait. If the call must first allocate memory or touch new pages, the copy
+    begins late, and the device is idle. Calls that wait for earlier, delayed work belong to `machine.shared_device`.
 
     Not measured.
     """

@@ -56,8 +56,7 @@ def waiting_for_data(window: Evidence) -> Iterator[Finding]:
     """The loop waits for the next batch for 5% of the step or more, while no device works.
 
     Source: `HEAVY`; the wait of unprofiled steps if the timeline has it, otherwise ``data_ms`` of the table of steps.
-    Moments of device work do not count. A batch takes many small Python calls, so recording with stacks can more than
-    double its time.
+    Moments of device work do not count. Recording with stacks can double the time of a batch.
 
     Measured: on the host, if a batch takes longer to make than to transfer (`TRANSFER_MS`) and CPUs are free. On a busy
     host with two cores, two workers reduced the time of a batch from 118 to 83 ms. The gain also holds with a device,

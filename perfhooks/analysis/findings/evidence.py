@@ -248,7 +248,7 @@ class Evidence(WindowSteps):
     def own_time_in(self, moments: Intervals, *, whole: bool = False) -> list[tuple[str, float]]:
         """Return the user functions on the step thread in some intervals, with self time in ms per step.
 
-        ``whole`` excludes callers that waited.
+        With ``whole``, only calls that ran completely inside the intervals count.
         """
         frames = self._frames(Origin.USER)
         frames = frames[self.trace.thread[frames] == self.thread]

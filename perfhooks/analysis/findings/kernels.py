@@ -43,7 +43,7 @@ def slow_convolution(window: Evidence) -> Iterator[Finding]:
     setting is unknown, one convolution in the library shows that it is on. In float64, a CPU has no other
     implementation; see `float64_products`.
 
-    Measured: on a CPU, see `UNFOLDED`. On a device it was not measured, so the gain there is an upper bound.
+    Measured: on a CPU, see `UNFOLDED`. The gain on a device was not measured and is an upper bound.
     """
     rows = window.matching(operators.UNFOLDING, Kind.OP)
     rows = rows[~np.isin(rows, in_float64(window, rows))]
@@ -181,9 +181,9 @@ def fusable_chains(window: Evidence) -> Iterator[Finding]:
 
     Source: `DOMINANT`, `intervals.MOST`; the categories of `perfhooks.trace.tables.categories` in the order of each
     stream. Kernels of the optimizer do not count. There is no finding if compiled code runs. A fused kernel reads and
-    writes at least as much as the longest kernel of its chain, so that time remains.
+    writes at least as much as the longest kernel of its chain, so the gain excludes the time of that kernel.
 
-    Not measured on a device, so the gain is an upper bound.
+    Not measured: the gain is an upper bound.
     """
     if window.share(window.mean("device_busy_ms")) < intervals.MOST or _is_compiled(window):
         return

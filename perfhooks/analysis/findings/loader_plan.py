@@ -96,7 +96,7 @@ class BatchCost:
         return text(name, time_ms=1e3 * self.alone_s, parts=parts, bytes=self.memory_bytes)
 
     def rate(self, workers: int, processors: float) -> float:
-        """Return the batches per second of at least one worker on a number of CPUs.
+        """Return the batches per second of one or more workers on a number of CPUs.
 
         Source: Buzen, Computational algorithms for closed queueing networks with exponential servers, 1973, equation
         10. The stations are the CPUs (shared evenly) and the waits (no queue).

@@ -31,7 +31,7 @@ def busy_machine(window: Evidence) -> Iterator[Finding]:
 
     Source: `perfhooks.run.circumstances.BUSY`; the counters of Linux, see `perfhooks.record.watch.counters`.
 
-    Not measured: the fix has no gain.
+    Not measured: the finding has no estimated gain.
     """
     circumstances = window.capture.circumstances
     if not window.is_busy:
@@ -49,7 +49,7 @@ def held_clocks(window: Evidence) -> Iterator[Finding]:
 
     Source: the check ``clocks-locked`` of `perfhooks.trace.tables.checks`.
 
-    Not measured: the fix has no gain.
+    Not measured: the finding has no estimated gain.
     """
     sampled = window.tables.checks.filter(name=labels.CLOCKS_CHECK)
     if not sampled.height:
@@ -147,9 +147,9 @@ def _may_wait_unrecorded(window: Evidence) -> bool:
 def profiler_overhead(window: Evidence) -> Iterator[Finding]:
     """A profiled step takes at least 1.5 times as long as an unprofiled one.
 
-    Source: `LARGE`; medians of the run's timeline. The finding has no gain; it explains the other figures.
+    Source: `LARGE`; medians of the run's timeline. The finding explains the other figures.
 
-    Not measured: the fix has no gain.
+    Not measured: the finding has no estimated gain.
     """
     cost = window.capture.cost
     if not cost.is_large or window.capture.circumstances.is_busy:

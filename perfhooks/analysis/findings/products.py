@@ -47,10 +47,9 @@ class Capability(enum.IntEnum):
 def float32_products(window: Evidence) -> Iterator[Finding]:
     """Kernels that multiply float32 without tensor cores take 5% of the step or more, on a device with tensor cores.
 
-    Source: `HEAVY`, `SAVED`; the names of the kernels and the compute capability of the device. Devices of other
-    vendors than NVIDIA have neither kernel names nor a capability. If other GEMMs or convolutions run as TF32, or an
-    operator allows it, TF32 is on. If TF32 is on, the library chose these kernels itself, and there is no finding.
-    Products that are bound by memory do not count.
+    Source: `HEAVY`, `SAVED`; the names of the kernels and the compute capability of the device, which
+    must be from NVIDIA. If other GEMMs or convolutions run as TF32, or an operator allows it, TF32 is on. Then the
+    library chose these kernels itself, and there is no finding. Products that are bound by memory do not count.
 
     Not measured.
     """
@@ -122,7 +121,7 @@ def float64_products(window: Evidence) -> Iterator[Finding]:
     Source: `HEAVY`, `SAVED`; the input types, which ``record_shapes`` records. Scalars (tensors without dimensions) do
     not count.
 
-    Measured: on a CPU, see `SAVED`. On a device it was not measured, so the gain there is an upper bound.
+    Measured: on a CPU, see `SAVED`. The gain on a device was not measured and is an upper bound.
     """
     rows = in_float64(window, window.matching(operators.GEMMS, Kind.OP))
     if not len(rows):
@@ -254,7 +253,7 @@ def own_products(window: Evidence) -> Iterator[Finding]:
     Source: `MAJOR`; kernels that no library operator launched, with plain names (for example from C or Triton) that
     no library uses. Kernels of a replayed graph do not count, because their launching operator is unknown.
 
-    Not measured, because the time of a library for the same product is easy to measure.
+    Not measured, because the gain of the fix depends on the custom kernels.
     """
     trace = window.trace
     rows, launch = trace.device_rows[window.work], trace.launches[window.work]

@@ -83,7 +83,7 @@ def validation_in_steps(work: Rare) -> Iterator[Finding]:
     framework validates. ``perfhooks run`` treats each pass over a DataLoader without an update or a backward pass as a
     validation. Other programs mark a validation with the label ``validation``.
 
-    Measured: the gain needs no measurement, because half as many validations take half of the time.
+    Not measured, because half as many validations take half of the time.
     """
     if work.share >= MAJOR:
         yield from work.finding("validation-in-steps")

@@ -34,10 +34,10 @@ class Matched:
 def match(table: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Matched:
     """Match the rows of several ranks that are the same collective.
 
-    Rows match if they have the same step, process group, operation, type and size, and are in the same place in time
-    order. The size matters for operations with one size on all ranks. If a rank has more or fewer rows of a kind in a
-    step than most ranks, these rows are skipped. A collective is also skipped if one rank left it before another
-    arrived, by aligned clocks. Messages between two ranks are not matched.
+    Rows match if they have the same step, process group, operation, type and position in time order. Sizes are compared
+    only for operations whose size is equal on all ranks. If a rank has more or fewer rows of a kind in a step than most
+    ranks, these rows are skipped. A collective is also skipped if one rank left it before another arrived, by aligned
+    clocks. Messages between two ranks are not matched.
 
     ``wait_ms`` is the duration minus the shortest duration in the same collective.
     """
@@ -177,7 +177,7 @@ def large(matched: Matched) -> pl.DataFrame:
 
 
 def of_steps(matched: Matched) -> pl.DataFrame:
-    """Return, for each rank and step, the time of pure waiting, and on hosts the time of all communication.
+    """Return, for each rank and step, the time of pure waiting, and the time of all communication on the CPU.
 
     Overlapping intervals count once. Waits in messages are unknown.
     """

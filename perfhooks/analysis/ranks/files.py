@@ -108,7 +108,7 @@ def _stack(tables: Mapping[int, pl.DataFrame], schema: Mapping[str, pl.DataType]
 
 
 def _find_earlier(facts: Mapping[int, Facts]) -> dict[int, float]:
-    """Return the ranks of earlier attempts of the job: seconds from the end of their window to the last attempt."""
+    """Map each rank with a window of an earlier attempt of the job to the seconds from its end to the last attempt."""
     last = max((fact.began for fact in facts.values()), default=0.0)
     on_clock: dict[str, float] = {}
     for fact in facts.values():

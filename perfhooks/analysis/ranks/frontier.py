@@ -35,10 +35,10 @@ def of_run(
     Returns:
         Plain data for each group of comparable ranks; empty for a single rank, or with too few steps:
 
-        * ``ranks``, and ``stage``: the loop;
+        * ``ranks``, and ``stage``: the name of the loop;
         * ``steps``, ``first`` and ``last``: the common unprofiled steps;
-        * ``stages``, columns: ``name``, ``exposed_ms`` (the mean; the sum is a step), and the ``rank`` that is last
-          most often with its ``percent`` of the steps;
+        * ``stages``: the parts of a step (`leads.STAGE_TEXTS`), as columns ``name``, ``exposed_ms`` (mean; the sum is a
+          step), and the ``rank`` that is last most often with its ``percent`` of the steps;
         * ``leads``: the fields of `leads.Lead`, with ``rank`` and ``text``; None if the hosts run ahead.
     """
     ranks = sorted(layout.timeline.ranks(listing.files))

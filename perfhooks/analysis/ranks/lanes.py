@@ -19,7 +19,7 @@ Place = tuple[bytes, bytes]
 
 
 class Lanes:
-    """Moves overlapping work of a stream to other lanes, with the ends of its links."""
+    """Moves overlapping work of a stream to other lanes, and the flow arrows that end at it."""
 
     def __init__(self) -> None:
         self._extents: dict[Place, list[tuple[Decimal, Decimal]]] = {}

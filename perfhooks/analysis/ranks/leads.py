@@ -9,7 +9,7 @@ one synchronization to the next, by each rank's own clock::
 
 The frontier of a stage is the time at which the last rank ends it. The exposed time of a stage is the time from the
 frontier of the previous stage to its own frontier. The exposed times sum to the step. Source: StageFrontier, arXiv
-2606.06751.
+2606.06751. A stage is a part of a step here, not a loop.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def _is_last(name: str, stages: Mapping[str, tuple[str, int]]) -> bool:
 
 
 def _describe_never(rank: int, requested: object) -> str | None:
-    """Return why a rank has no files in the run; None if the run may not request any."""
+    """Return why a rank has no files in the run; None if the rank was not requested to record."""
     if requested is None:
         return "has no files: it was not requested to record, or its files are lost"
     is_asked = requested == "all" or (isinstance(requested, tuple) and rank in requested)

@@ -33,8 +33,8 @@ def parts(steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     data + compute + communication + other, with
 
     * ``communication_ms``: communication that no computation hides, minus ``wait_ms``;
-    * if devices were traced: ``compute_ms`` = |compute kernels|, ``data_ms`` the wait for data, limited to the idle
-      time of the device, and ``other_ms`` the rest: launches, copies, host work;
+    * if devices were traced: ``compute_ms``, the time with a compute kernel; ``data_ms``, the wait for data, limited to
+      the idle time of the device; and ``other_ms``, the rest: launches, copies, host work;
     * otherwise ``compute_ms`` is the rest, and ``other_ms`` is null.
 
     ``data_ms`` is null without a loader. Without the device times of a step, all other parts are null, and so is

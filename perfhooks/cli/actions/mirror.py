@@ -2,8 +2,8 @@
 
 A mirror is a run folder without traces, in the user's folder for temporary files:
 
-    elsewhere/4c1f2a90b7d3/     of the URLs s3://here/run,s3://there/run
-      have.json                 the files at the URL, and the copied ones
+    elsewhere/4c1f2a90b7d3/     copy of s3://here/run,s3://there/run; the name is a hash of the URLs
+      have.json                 files at the URLs, and which of them are copied
       run/run.json ...          the run
 """
 

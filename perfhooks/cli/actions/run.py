@@ -116,7 +116,7 @@ def _folder_for_notes() -> str:
 
 
 def separated(arguments: Sequence[str]) -> list[str]:
-    """Insert ``--`` before ``-m``, which begins the command as for Python."""
+    """Insert ``--`` before ``-m``, because the command begins there, as in ``python -m module``."""
     words = list(arguments)
     if words[:1] == ["run"] and "-m" in words:
         place = words.index("-m")

@@ -201,12 +201,12 @@ def tables(
     """Return tables of a target.
 
     The tables of steps and checks cover all windows. The tables of the start-up and of slow steps cover the run. Other
-    tables cover the last window. If that window lacks stacks or shapes, tables that need them come from its second
-    window.
+    tables cover the last window. If it lacks stacks or shapes, tables that need them come from the second window of the
+    loop, which records both.
 
     Raises:
         TraceError: A trace is missing or cannot be read.
-        OptionError: The table or the split does not exist.
+        OptionError: A table does not exist, or cannot be grouped by a name in ``by``.
     """
     for name in names:
         check(name, by)
@@ -313,8 +313,8 @@ def show(
 ) -> None:
     """Write tables to standard output. Without names, an overview is written, or as CSV the table of steps.
 
-    ``limit``: None for a screen, or for all rows in CSV and JSON; 0 for all rows. ``sort``: see
-    `perfhooks.trace.names.sort_keys`. Without ``all_columns``, CSV lacks empty columns.
+    ``limit``: maximum rows of a table; 0 for all. None shows 10 or 20 rows on the screen, and all in CSV and JSON.
+    ``sort``: see `perfhooks.trace.names.sort_keys`. Without ``all_columns``, CSV lacks empty columns.
     """
     selected = tuple(dict.fromkeys(names)) or (_SORTED if sort else ("steps",) if form == "csv" else OVERVIEW)
     if form == "csv" and len(selected) > 1:

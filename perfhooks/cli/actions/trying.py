@@ -43,7 +43,7 @@ def tried(
     seconds: float,
     ends: float,
 ) -> Trial:
-    """Measure variants of operators. ``source`` is the window with shapes, ``timed`` the window with times."""
+    """Measure variants of operators. Shapes come from ``source``. Times come from ``timed``: shapes slow the steps."""
     advice = None if finding is None else variants.advice_for(finding)
     variants.select_variants(variant)
     with show_spinner(f"reading {source.path}"):

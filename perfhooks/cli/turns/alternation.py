@@ -199,7 +199,10 @@ class Alternation:
 
 
 def _turn(program: Program, length_s: float) -> Turn:
-    """Return the next block. Every other block has one more step, so that periodic work moves inside the blocks."""
+    """Return the next block.
+
+    Every other block has one more step, so that periodic work does not always have the same position in a block.
+    """
     if not program.blocks:
         return Turn(1)
     last = program.blocks[-1]

@@ -1,4 +1,4 @@
-"""Pause the children of a held program, so that its loader workers do not work ahead.
+"""Pause the children of a program that waits for its next block, so that its loader workers do not work ahead.
 
 With ``ptrace``, unlike SIGSTOP, the kernel resumes the processes if the supervisor dies, and the training gets no
 SIGCHLD.
@@ -48,7 +48,7 @@ class Freezer:
                 time.sleep(0.0005)
 
     def thaw(self) -> None:
-        """Resume the threads. Call this again, because a thread may pause late."""
+        """Resume the paused threads. Call this repeatedly, because a thread may pause after the first call."""
         self._is_incomplete()
         for thread, number in list(self._signals.items()):
             if number is not None:

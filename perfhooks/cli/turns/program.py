@@ -59,7 +59,7 @@ class _Connection(NamedTuple):
 
     @property
     def pid(self) -> int | None:
-        """The process at the other end, if known."""
+        """Process id of the connected program, if known."""
         if not hasattr(socket, "SO_PEERCRED"):
             return None
         peer = self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
@@ -71,7 +71,7 @@ class _Connection(NamedTuple):
 
 
 class Program:
-    """A running command. The program is held at its first step and at the end of each block."""
+    """A running command. The program waits at its first step and at the end of each block."""
 
     def __init__(self, command: Command, folder: Path, number: int, owner: Owner) -> None:
         self.command = command
@@ -91,7 +91,7 @@ class Program:
         self.seconds = 0.0
         """Time of timed steps in all blocks, in s."""
         self._block_began: float | None = None
-        """Start of the current block in s; None while the program is held."""
+        """Start of the current block in s; None while the program waits."""
         self._has_begun = False
         self.began = time.monotonic()
         self.first_step_s: float | None = None

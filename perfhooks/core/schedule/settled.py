@@ -46,8 +46,8 @@ class WhenSettled(OnRequest):
                     [before][ last]  warm-up, window           settled if the medians of both groups are close
 
     Recording slows steps, with stacks tenfold, so a single rank ends the window as soon as `is_enough`. Several ranks
-    must record the same steps, but do not communicate. Several ranks wait for ten steps, or until `LONGEST_WAIT_S`
-    after the first step, which collectives end on all ranks at once.
+    must record the same steps, but do not communicate. They wait for ten steps, or until `LONGEST_WAIT_S` after the end
+    of the first step. Because of collectives, this step ends at the same time on all ranks.
     """
 
     def __init__(self) -> None:

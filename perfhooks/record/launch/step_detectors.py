@@ -135,20 +135,17 @@ class Round:
 
 
 class NoProfiler:
-    def step(self) -> None:
-        """Ignore the end of a step."""
+    """Ignores all events."""
 
-    def ask(self, _: int) -> None:
-        """Ignore the start of a fetch."""
+    def step(self) -> None: ...
 
-    def arrive(self, _: int) -> None:
-        """Ignore the end of a fetch."""
+    def ask(self, _: int) -> None: ...
 
-    def set_aside(self, *_: int | str) -> None:
-        """Ignore time outside steps."""
+    def arrive(self, _: int) -> None: ...
 
-    def passed_back(self, _: tuple[int, int]) -> None:
-        """Ignore a backward pass."""
+    def set_aside(self, *_: int | str) -> None: ...
+
+    def passed_back(self, _: tuple[int, int]) -> None: ...
 
 
 NO_PROFILER: Final = NoProfiler()

@@ -16,7 +16,7 @@ from perfhooks.core.thread_time import CountedThread
 from perfhooks.record.watch.sampling import caller
 from perfhooks.run.job import current_job
 from perfhooks.run.liveness import began_s
-from perfhooks.run.steps import Stretch
+from perfhooks.run.steps import CpuInterval
 from perfhooks.run.timeline import clock
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class CpuWaits:
         self._thread: CountedThread | None = None
         self._before: _Count | None = None
         self._is_alone = False
-        self.rows: list[Stretch] = []
+        self.rows: list[CpuInterval] = []
 
     def read(self, ident: int, native: int, step: int) -> None:
         thread = self._thread
@@ -182,7 +182,7 @@ class CpuWaits:
         if before is not None and step > before.step:
             # nan stays nan, because comparisons with it are false
             values = (0.0 if new < old else (new - old) / 1e6 for new, old in zip(now[1:], before[1:], strict=True))
-            self.rows.append(Stretch(before.step, step, *values))
+            self.rows.append(CpuInterval(before.step, step, *values))
 
 
 def others_ns() -> float:

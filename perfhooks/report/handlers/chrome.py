@@ -24,7 +24,7 @@ class ChromeTrace:
     """The JSON of torch's recorder: ``rank0.pt.trace.json.gz``.
 
     Viewers drop slices that overlap only partly. In this file, labels start after the function that opens them, and
-    overlapping work of a stream has separate lanes. perfhooks can still read the recorded times from the file.
+    overlapping work of a stream has separate lanes. perfhooks still reads the recorded times.
     """
 
     compress: bool = True

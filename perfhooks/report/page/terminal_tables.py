@@ -46,7 +46,7 @@ def draw(
     *,
     nothing: Mapping[str, str] = NOTHING,
 ) -> None:
-    """Draw tables. ``limit`` None fits a screen, 0 shows all rows."""
+    """Draw tables. ``limit`` None shows 10 or 20 rows, 0 all rows."""
     if console is None:
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="replace")

@@ -1,4 +1,4 @@
-"""Code lines around host slices. `origins` decides the owner of a line."""
+"""Code lines around host slices. `origins` decides whether a line belongs to the user, a package or Python."""
 
 from __future__ import annotations
 

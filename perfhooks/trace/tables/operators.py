@@ -88,7 +88,7 @@ def table(
     * An operator that a dispatch mode or a tensor subclass calls again counts once (`redispatch.resolved`).
     * Work without an external id belongs to the operator or label that launched it. torch loses this work.
 
-    torch shows no children of a call that ends on a different thread. A trace does not show which calls these are.
+    torch shows no children of a call that ends on a different thread; a trace does not show these calls.
     """
     group_keys = (by,) if isinstance(by, str) else tuple(by)
     for group_key in group_keys:
