@@ -32,14 +32,14 @@ LONGEST_S: Final = 900
 
 RIGHT: Final = {
     "evaluation": ("evaluation", r"^(?:test|score|<module>) "),
-    "rollouts": ("evaluation", r"^(?:collect_episodes|after_step|train|<module>) "),
+    "rollouts": ("own code", r"^(?:collect_episodes|after_step|train|<module>) "),
     "wait": ("data", "__getitem__"),
     "read": ("data", "read_slowly"),
     "collection": ("garbage collection", "clean_up"),
     "checkpoint": ("checkpoint", r"^(?:keep|<module>) "),
-    "fsync": ("disk", r"^(?:record_results|<module>) "),
-    "lock": ("lock", r"^(?:publish|<module>) "),
-    "allocation": ("memory", r"^(?:grow_buffer|<module>) "),
+    "fsync": ("blocking call", r"^(?:record_results|<module>) "),
+    "lock": ("blocking call", r"^(?:publish|<module>) "),
+    "allocation": ("own code", r"^(?:grow_buffer|<module>) "),
     "loop": ("own code", r"^(?:count_words|<module>) "),
     "items": ("own code", r"^(?:histogram|<module>) "),
     "rank": ("other ranks", r"^<module> "),

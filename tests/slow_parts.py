@@ -23,8 +23,15 @@ NAP_S = 0.02
 def too_short(function=None):
     """Whether a function, or else the caller, has not been seen enough in the step that goes on, by any who watches."""
     code = sys._getframe(1).f_code if function is None else function.__code__
-    watched = [watch._slow._watched for watch in watcher._watcher._watches.values()]
-    return not watched or not all(each and seen_enough(code, each.begin, each.samples[:]) for each in watched)
+    watches = list(watcher._watcher._watches.values())
+    return not watches or not all(is_slow_and_seen(code, watch, watch._slow._watched) for watch in watches)
+
+
+def is_slow_and_seen(code, watch, watched):
+    """Whether the step is slow by any limit of its last steps, and the code has been seen enough in it."""
+    if watched is None or clock() - watched.begin < 2 * watch._pace.limit_ns:
+        return False
+    return seen_enough(code, watched.begin, watched.samples[:])
 
 
 _SEEN = {}
@@ -52,8 +59,8 @@ class Trainer:
             self.model(torch.ones(1))  # step 120: evaluation
 
     def log_metrics(self):
-        while too_short():
-            time.sleep(NAP_S)  # step 130: unknown
+        event = event_after(self.log_metrics)
+        event.wait()  # step 130: blocking call
 
     def dump_state(self, path):
         read_late(path, self.dump_state)
@@ -61,15 +68,24 @@ class Trainer:
             pickle.dump({}, file)
 
 
+def event_after(function):
+    """An event that is set when the function has been seen enough. Who waits for it needs no CPU meanwhile."""
+    event = threading.Event()
+
+    def set_late():
+        while too_short(function):
+            time.sleep(NAP_S)
+        event.set()
+
+    threading.Thread(target=set_late).start()
+    return event
+
+
 def read_late(path, writer):
     """Have somebody read a pipe only when the function that writes has stood there long enough."""
 
-    def read():
-        while too_short(writer):
-            time.sleep(NAP_S)
-        path.read_bytes()
-
-    threading.Thread(target=read).start()
+    event = event_after(writer)
+    threading.Thread(target=lambda: event.wait() and path.read_bytes()).start()
 
 
 @torch.compile(backend="eager", dynamic=False)
@@ -85,7 +101,8 @@ def train_one():
 
 
 def wait_for_lock():
-    lock = threading.Condition()
-    with lock:
-        while too_short():
-            lock.wait(NAP_S)  # step 160: lock
+    lock, event = threading.Lock(), event_after(wait_for_lock)
+    lock.acquire()
+    threading.Thread(target=lambda: event.wait() and lock.release()).start()
+    with lock:  # step 160: blocking call
+        pass

@@ -12,7 +12,7 @@ import pytest
 import torch
 from face_files import wrong_options_raise
 from lightning_training import Tiny, batches, capture, events, fit, profiler, read, tables, trainer, windows
-from slow_parts import NAP_S, too_short
+from slow_parts import NAP_S, event_after, too_short
 
 import perfhooks
 from perfhooks.core.options import DEFAULTS
@@ -428,31 +428,20 @@ class Late(torch.utils.data.Dataset):
 
 
 def pause(module, batch_idx):
-    while batch_idx == 41 and too_short():
-        time.sleep(NAP_S)  # slow step
+    if batch_idx == 41:
+        event = event_after(pause)
+        event.wait()  # slow step
 
 
-def slow_steps_of(tmp_path, line_of):
+def test_slow_step_with_accumulation_has_its_cause_and_line(tmp_path, monkeypatch):
+    """Of four micro-batches, the second of update 10 waits long, and the first of update 20 comes late."""
+    monkeypatch.setattr(watcher, "_SHARE", 1.0)
     callback = profiler(tmp_path, "on request", step_unit="optimizer", poll=0.1)
     made = trainer(tmp_path, callback, accumulate_grad_batches=4)
     made.fit(Tiny(pause), torch.utils.data.DataLoader(Late(), batch_size=1))
     rows = {row.step: row for row in slow_steps.read(tmp_path / "perf" / "run" / "rank0.slow.csv")}
-    assert Path(rows[10].line).name.endswith(f"test_lightning.py:{line_of['step']})")
-    assert Path(rows[20].line).name.endswith(f"test_lightning.py:{line_of['data']})")
-    return rows[10].cause, rows[20].cause
-
-
-def test_slow_step_with_accumulation_has_its_cause_and_line(tmp_path, monkeypatch):
-    """Of four micro-batches, the second of update 10 computes long, and the first of update 20 comes late.
-
-    The cause is unknown if too little is known of the usual steps of this short training: then it trains again.
-    """
-    monkeypatch.setattr(watcher, "_SHARE", 1.0)
     lines = enumerate(Path(__file__).read_text().splitlines(), 1)
     line_of = {line.rpartition("# slow ")[2]: number for number, line in lines if "  # slow " in line}
-    for attempt in range(4):
-        (folder := tmp_path / f"{attempt}").mkdir()
-        causes = slow_steps_of(folder, line_of)
-        if causes != ("unknown", "unknown"):
-            break
-    assert causes == ("unknown", "data")
+    for step, cause, planted in ((10, "blocking call", "step"), (20, "data", "data")):
+        assert rows[step].cause == cause
+        assert Path(rows[step].line).name.endswith(f"test_lightning.py:{line_of[planted]})")

@@ -13,13 +13,12 @@ import torch
 
 import perfhooks
 from perfhooks.adapters import Parts
-from perfhooks.core.thread_time import RUNS, CountedThread
+from perfhooks.core.thread_time import CountedThread
 from perfhooks.record.launch import loaders
 from perfhooks.record.launch.step_detectors import Events
-from perfhooks.record.watch import regions
 from perfhooks.record.watch.causes import Explainer, StepFacts
 from perfhooks.record.watch.counters import Counters
-from perfhooks.record.watch.samples import FoldedStacks, Sample, Sampler, State, _state_in_call
+from perfhooks.record.watch.samples import FoldedStacks, Sample, Sampler, State
 from perfhooks.record.watch.sampling import Frame
 from perfhooks.record.watch.usual import beyond
 from perfhooks.run.installation import Installation
@@ -57,7 +56,7 @@ def look_at(thread, looker=None, late_ns=0):
 def facts(*looks, wall=1000 * MS, **more):
     known = {
         "wall_ns": wall, "median_ns": 100 * MS, "wait_ns": -1, "garbage_ns": 0, "garbage_at": None, "samples": looks,
-        "counters": Counters(), "is_distributed": False, "clock_share": None,
+        "counters": Counters(), "is_distributed": False,
     }  # fmt: skip
     return StepFacts(**known | more)
 
@@ -89,20 +88,18 @@ def test_wait_of_a_thread_comes_from_the_system():
     locked.acquire()
     waiting = threading.Thread(target=lambda: locked.acquire(timeout=300))
     sleeping = threading.Thread(target=time.sleep, args=(0.5,))
-    for thread, state in ((waiting, State.LOCK), (sleeping, State.WAITING)):
+    for thread in (waiting, sleeping):
         thread.start()
         looker, seen = Sampler(), set()
-        while thread.is_alive() and state not in seen:
+        while thread.is_alive() and State.BLOCKED not in seen:
             seen.add(look_at(thread, looker).state)
-        assert state in seen
+        assert State.BLOCKED in seen
     locked.release()
 
 
 @linux
 def test_state_of_a_computing_thread_is_computing():
     """And one that could, and has no processor just now, to want one: what it waits is counted afterwards."""
-    assert _state_in_call((RUNS, 0)) is State.QUEUEING
-    assert _state_in_call(None) is State.WAITING
     done = threading.Event()
 
     def compute():
@@ -116,10 +113,11 @@ def test_state_of_a_computing_thread_is_computing():
         seen.add(look_at(thread, looker).state)
         sum(range(10_000))
     counted = CountedThread(thread.ident, thread.native_id)
-    while counted.call() != (RUNS, 0):
+    while counted.is_blocked() is not False:
         sum(range(10_000))
     done.set()
     thread.join()
+    assert CountedThread(threading.get_ident(), -1).is_blocked() is None, "the system does not tell"
 
 
 class Waiting(torch.nn.Module):
@@ -130,6 +128,23 @@ class Waiting(torch.nn.Module):
     def forward(self, given):
         self.wait()
         return given
+
+
+@pytest.mark.parametrize(
+    ("switch", "is_evaluating"),
+    [(torch.no_grad(), True), (torch.inference_mode, True), (torch.enable_grad(), False)],
+    ids=["no_grad", "inference_mode", "enable_grad"],
+)
+def test_module_calls_without_gradients_are_an_evaluation(switch, is_evaluating):
+    """In a function that is decorated; a model may call one itself, as a teacher whose answers it learns from."""
+
+    def call(wait):
+        torch.nn.Sequential(Waiting(wait))(torch.ones(1))
+
+    inner = switch() if isinstance(switch, type) else switch
+    for work, expected in ((inner(call), is_evaluating), (lambda wait: Waiting(inner(wait))(torch.ones(1)), False)):
+        with Stopped(work) as thread:
+            assert look_at(thread).is_evaluating is expected
 
 
 @pytest.mark.parametrize("is_training", [True, False])
@@ -159,7 +174,7 @@ def test_only_time_beyond_the_usual_explains_a_step():
 )
 def test_cpu_contention_needs_more_than_the_usual_wait(usual, waited, cause):
     judge = explainer()
-    judge.usual.count(1000 * MS, Counters(waited_ns=int(usual * 1000 * MS)))
+    judge.usual.count(1000 * MS, int(usual * 1000 * MS))
     assert judge.explain(facts(Sample((), 900 * MS), waited_ns=waited * MS)).cause == cause
 
 
@@ -178,7 +193,13 @@ LOOP, OTHER = at("main"), at("report")
 
 
 @pytest.mark.parametrize(
-    ("state", "cause"), [(State.COMPUTING, "own code"), (State.QUEUEING, "own code"), (State.WAITING, "unknown")]
+    ("state", "cause"),
+    [
+        (State.COMPUTING, "own code"),
+        (State.QUEUEING, "own code"),
+        (State.BLOCKED, "blocking call"),
+        (State.UNKNOWN, "unknown"),
+    ],
 )
 def test_computing_in_unusual_code_is_the_cause(state, cause):
     usual = [Sample((LOOP, at("training_step")), 5 * MS)] * 20
@@ -193,35 +214,24 @@ def test_same_stack_after_the_step_means_another_loop():
     assert explainer(*usual).explain(slow).cause == "unknown"
     assert explainer(*usual).explain(slow._replace(after=usual[0].stack)).cause == "own code"
     busy = explainer(*usual)
-    busy.usual.count(1000 * MS, Counters(waited_ns=0))
+    busy.usual.count(1000 * MS, 0)
     assert busy.explain(slow._replace(waited_ns=900 * MS)).cause == "CPU contention"
 
 
-@pytest.mark.parametrize(
-    ("names", "before_ms", "cause"),
-    [
-        (("report",) * 10, 300, "own code"),
-        (("report",) * 10, 0, "unknown"),
-        (("report",) * 10, 40, "unknown"),
-        (("report",) * 7 + ("training_step",) * 3, 600, "unknown"),
-        (("report",) * 5, 600, "unknown"),
-    ],
-)
-def test_late_sample_explains_earlier_time_if_counters_agree(names, before_ms, cause):
-    """And if half is covered then, a quarter of it by looks, which saw one thing; the line is not named."""
-    frames = {"training_step": at("training_step"), "report": OTHER}
-    usual = [Sample((LOOP, frames["training_step"]), 5 * MS)] * 20
-    looks = [Sample((LOOP, frames[name]), 40 * MS) for name in names]
-    found = explainer(*usual).explain(facts(*looks, before_ns=before_ms * MS))
-    assert found == (cause, None if cause == "unknown" else 400 * MS, None if cause == "own code" else found.frame)
+def test_a_few_usual_samples_explain_nothing():
+    """One of three samples of a short run is inside the loader: slow data is beyond that."""
+    fetch = at("__next__", "/site-packages/torch/utils/data/dataloader.py")
+    usual = [Sample((LOOP, name), 5 * MS) for name in (fetch, at("training_step"), at("training_step"))]
+    slow = facts(Sample((LOOP, fetch), 600 * MS), Sample((LOOP, at("training_step")), 250 * MS))
+    assert explainer(*usual).explain(slow).cause == "data"
 
 
-def test_line_with_mostly_kernel_time_is_memory():
-    usual = [Sample((LOOP, at("training_step")), 5 * MS)] * 20
-    counted = Counters(cpu_ns=500 * MS, system_ns=300 * MS, faults=200_000, waited_ns=0)
-    seen = facts(Sample((LOOP, OTHER), 500 * MS), counters=counted)
-    assert explainer(*usual).explain(seen).cause == "memory"
-    assert explainer(*usual).explain(seen._replace(counters=counted._replace(system_ns=200 * MS))).cause == "own code"
+def test_longer_waits_at_a_usual_line_are_a_blocking_call():
+    usual = [Sample((LOOP, OTHER), 5 * MS, state=state) for state in [State.BLOCKED, State.COMPUTING] * 10]
+    blocked = Sample((LOOP, OTHER), 800 * MS, state=State.BLOCKED)
+    assert explainer(*usual).explain(facts(blocked)) == ("blocking call", 800 * MS, OTHER)
+    half = [blocked._replace(spent_ns=400 * MS), Sample((LOOP, OTHER), 400 * MS)]
+    assert explainer(*usual).explain(facts(*half)).cause == "unknown", "all steps do that"
 
 
 def test_longer_python_code_holds_the_gil():
@@ -253,11 +263,9 @@ def test_approximate_line_is_not_named():
 @pytest.mark.parametrize(
     ("source", "state", "device", "cause"),
     [
-        ("os.fsync(file.fileno())", State.FILE, False, "disk"),
-        ("os.fsync(file.fileno())", State.QUEUEING, False, "disk"),
-        ("with self.lock:", State.LOCK, False, "lock"),
-        ("loss = outputs @ weights", State.LOCK, False, "unknown"),
-        ("total += 1", State.PAGE, False, "memory"),
+        ("os.fsync(file.fileno())", State.BLOCKED, False, "blocking call"),
+        ("os.fsync(file.fileno())", State.UNKNOWN, False, "unknown"),
+        ("total += loss.item()", State.BLOCKED, True, "device"),
         ("total += loss.item()", State.COMPUTING, True, "device"),
         ("total += loss.item()", State.COMPUTING, False, "own code"),
     ],
@@ -270,119 +278,46 @@ def test_cause_is_the_wait_at_a_line(tmp_path, source, state, device, cause):
     assert (found.cause, found.frame) == (cause, frame)
 
 
-def test_kernel_time_during_page_faults_is_memory():
-    counted = Counters(cpu_ns=800 * MS, system_ns=700 * MS, faults=200_000, waited_ns=0)
-    seen = facts(Sample((LOOP, OTHER), 900 * MS))
-    assert explainer().explain(seen._replace(counters=counted)).cause == "memory"
-    assert explainer().explain(seen._replace(counters=counted._replace(faults=10))).cause == "unknown"
-    judge = explainer()
-    judge.usual.count(1000 * MS, Counters(cpu_ns=800 * MS, system_ns=700 * MS))
-    assert judge.explain(seen._replace(counters=counted)).cause == "unknown", "all steps do that"
-
-
 # --- evaluations ---
 
-SCRIPT = """
-def main():
-    for epoch in range(3):
-        for batch in loader:
-            loss = model(batch)
-            loss.backward()
-        for batch in others:
-            found = model(batch)
-            total += found.sum()
-        with torch.no_grad():
-            model(batch)
-
-@torch.inference_mode()
-def score():
-    return model(batch)
-"""
 CALL = at("_wrapped_call_impl", "/site-packages/torch/nn/modules/module.py")
+MAIN, SCORE = at("main", line=5), at("score", line=15)
 
 
-@pytest.fixture
-def script(tmp_path):
-    """Frames of its functions."""
-    file = tmp_path / "script.py"
-    file.write_text(SCRIPT)
-    made = {"torch": torch}
-    exec(compile(SCRIPT, str(file), "exec"), made)
-    main, score = made["main"].__code__, made["score"].__wrapped__.__code__
-    return SimpleNamespace(main=lambda line: Frame(main, line), score=lambda line: Frame(score, line))
-
-
-def test_regions_come_from_the_source(script):
-    def found(code):
-        return sorted((each.first, each.last, each.is_loop) for each in regions.of(code))
-
-    assert found(script.main(1).code) == [(3, 11, True), (4, 6, True), (7, 9, True), (10, 11, False)]
-    assert found(script.score(1).code) == [(14, 15, False)]
-    assert regions.of(at("nowhere").code) == ()
-
-
-@pytest.mark.parametrize(
-    "text", ["", "def main():\n    x = (\n", "\0", "if\n" * 10, "(" * 500 + ")" * 500, "\n" * 9000]
-)
-def test_changed_source_has_no_regions(tmp_path, text):
-    (tmp_path / "train.py").write_text(text)
-    for name in ("main", "<module>"):
-        code = at("main", str(tmp_path / "train.py")).code.replace(co_name=name)
-        assert regions.of(code) == ()
-
-
-def test_evaluation_loop_is_distinguished_from_training(script):
-    usual = [Sample((script.main(line), CALL), 5 * MS) for line in (5, 6) * 10]
+def test_evaluation_in_the_loop_has_its_line():
+    usual = [Sample((MAIN, CALL), 5 * MS)] * 20
     inside = [
-        Sample((script.main(8), CALL), 300 * MS, is_evaluating=True),
-        Sample((script.main(9),), 300 * MS),
-        Sample((script.main(7),), 250 * MS, state=State.WAITING),
+        Sample((MAIN._replace(line=8), CALL, at("forward")), 500 * MS, is_evaluating=True),
+        Sample((MAIN._replace(line=9),), 300 * MS),
     ]
-    found = explainer(*usual).explain(facts(*inside))
-    assert found == ("evaluation", 850 * MS, script.main(8))
+    assert explainer(*usual).explain(facts(*inside)) == ("evaluation", 500 * MS, MAIN._replace(line=8))
     trains = [look._replace(is_evaluating=False) for look in inside]
     assert explainer(*usual).explain(facts(*trains)).cause == "own code"
 
 
-def test_module_calls_without_gradients_are_an_evaluation(script):
-    usual = [Sample((script.main(5), CALL), 5 * MS)] * 20
-    for look in (
-        Sample((script.main(11), CALL), 800 * MS),
-        Sample((script.main(5), script.score(15), CALL), 800 * MS),
-    ):
-        assert explainer(*usual).explain(facts(look)).cause == "evaluation"
-    assert explainer(*usual).explain(facts(Sample((script.main(11),), 800 * MS))).cause == "own code"
-
-
 @pytest.mark.parametrize(("called_ms", "cause"), [(120, "evaluation"), (60, "own code")])
-def test_function_with_some_module_calls_is_an_evaluation(script, called_ms, cause):
+def test_function_with_some_module_calls_is_an_evaluation(called_ms, cause):
     """The rest may be scores; where it is most of it, as in one that writes a checkpoint too, it is something else."""
-    usual = [Sample((script.main(5), CALL), 5 * MS)] * 20
-    called = Sample((script.main(5), script.score(15), CALL), called_ms * MS, is_evaluating=True)
-    rest = Sample((script.main(5), script.score(15)), (900 - called_ms) * MS)
+    usual = [Sample((MAIN, CALL), 5 * MS)] * 20
+    called = Sample((MAIN, SCORE, CALL), called_ms * MS, is_evaluating=True)
+    rest = Sample((MAIN, SCORE), (900 - called_ms) * MS)
     assert explainer(*usual).explain(facts(called, rest))[:2] == (cause, 900 * MS)
 
 
-def test_function_has_one_cause_in_all_steps(script):
-    """A rollout calls the model without gradients, and does other work in between."""
-    judge = explainer(*[Sample((script.main(5), CALL), 5 * MS)] * 20)
-    called = [Sample((script.main(5), script.score(15), CALL), 40 * MS)] * 20
-    other = [Sample((script.main(5), script.score(15)), 40 * MS)] * 20
-    names = [judge.explain(facts(*looks)).cause for looks in (called, called[:5] + other[:15], other)]
-    assert names == ["evaluation"] * 3
-    judge.usual.count(1000 * MS, Counters(waited_ns=0))
-    seen = facts(*called, garbage_ns=500 * MS, waited_ns=700 * MS)
-    assert judge.explain(seen).cause == "evaluation", "what happens by chance is no name of a function"
-    assert judge.explain(seen._replace(garbage_ns=800 * MS)).cause == "garbage collection", "it is nearly all"
+def test_function_with_half_of_the_samples_has_the_line():
+    """The innermost one: what it calls in turn has less each."""
+    usual = [Sample((MAIN, CALL), 5 * MS)] * 20
+    stack = (MAIN, SCORE)
+    samples = [Sample((*stack, at(name)), 250 * MS) for name in ("one", "two", "three")]
+    assert explainer(*usual).explain(facts(*samples)).frame == SCORE
+    longest = [*samples, Sample((*stack, OTHER), 800 * MS)]
+    assert explainer(*usual).explain(facts(*longest, wall=2000 * MS)).frame == OTHER
 
 
-def test_frozen_modules_make_no_evaluation(script):
+def test_frozen_modules_make_no_evaluation():
     """As a teacher whose answers each step learns from."""
-    usual = [Sample((script.main(5), CALL), 5 * MS, is_evaluating=True)] * 20
-    assert (
-        explainer(*usual).explain(facts(Sample((script.main(5), CALL), 800 * MS, is_evaluating=True))).cause
-        == "unknown"
-    )
+    usual = [Sample((MAIN, CALL), 5 * MS, is_evaluating=True)] * 20
+    assert explainer(*usual).explain(facts(Sample((MAIN, CALL), 800 * MS, is_evaluating=True))).cause == "unknown"
 
 
 def test_fetches_of_an_evaluation_are_no_wait_for_data():

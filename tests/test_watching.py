@@ -88,10 +88,9 @@ def test_only_devices_in_use_are_queried_and_may_fail(monkeypatch, how):
 
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: how != "not in use")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    answer("clock_rate", 1410)
     answer("memory_stats", {"num_alloc_retries": 2})
-    found = counters.clock_mhz(), Counters.read(CountedThread(threading.get_ident(), threading.get_native_id())).retries
-    assert found == ((1410.0, 6) if how == "in use" else (None, None))
+    found = Counters.read(CountedThread(threading.get_ident(), threading.get_native_id())).retries
+    assert found == (6 if how == "in use" else None)
     assert bool(asked) == (how != "not in use")
 
 
@@ -340,30 +339,6 @@ def test_sampling_starts_before_a_step_is_slow_and_slows_down(by_hand):
     assert sum(each > 20_000 for each in looks) == pytest.approx(400, abs=10)
 
 
-@pytest.mark.parametrize(("ran_ms", "before_ms"), [(240, 140), (110, 0), (140, 0)])
-def test_time_before_a_late_sample_counts_if_counters_agree(by_hand, monkeypatch, ran_ms, before_ms):
-    """A step of 500 ms, seen to compute from 240 ms on; usual ones compute all of their 100 ms."""
-    computed = [0.0]
-    monkeypatch.setattr(CountedThread, "cpu_ns", lambda _: int(computed[0] * 1e6))
-    monkeypatch.setattr(CountedThread, "waited_ns", lambda _: 0)
-    told = []
-    monkeypatch.setattr(Explainer, "explain", lambda _, seen: told.append(seen) or Explanation("own code", 0, None))
-    for _ in range(40):
-        computed[0] += 100.0
-        by_hand.steps(100.0, looks=(0,))
-    began = by_hand.now_ms
-    computed[0] += ran_ms
-    by_hand.now_ms = began + 240
-    for _ in range(20):
-        by_hand.watch.check()
-        by_hand.now_ms, computed[0] = by_hand.now_ms + 10, computed[0] + 10
-    by_hand.now_ms = began + 500
-    by_hand.loop.timeline.end_step(int(by_hand.now_ms * 1e6))
-    by_hand.watch.check()
-    by_hand.watch.tick()
-    assert told[-1].before_ns / 1e6 == pytest.approx(before_ms, abs=2)
-
-
 def test_restarted_step_loses_its_samples(by_hand, monkeypatch):
     """As a loop that was paused in the middle of a step."""
     told = []
@@ -542,21 +517,6 @@ def test_slow_steps_request_at_most_ten_windows(by_hand):
     assert len(asked_for(by_hand)) == 10
 
 
-def test_a_device_that_runs_slower_than_at_its_best_is_throttled(by_hand, monkeypatch):
-    """As clocks are: slow before there is work, then fast, and slow again where the device is too hot."""
-
-    def run_at(mhz):
-        monkeypatch.setattr(slow, "clock_mhz", lambda: mhz)
-
-    for mhz in (345.0, 1980.0, 1400.0):
-        run_at(mhz)
-        by_hand.steps(*QUIET)
-    by_hand.steps(1000.0)
-    run_at(1700.0)
-    by_hand.steps(*QUIET, 1000.0)
-    assert [row.cause for row in by_hand.slow()] == ["throttled clock", "unknown"], "a few percent are usual"
-
-
 def test_explanation_of_a_slow_step_knows_other_ranks(by_hand, monkeypatch):
     told, explain = [], Explainer.explain
     monkeypatch.setattr(Explainer, "explain", lambda self, of: told.append(of.is_distributed) or explain(self, of))
@@ -652,14 +612,12 @@ def test_periodic_slow_steps_are_predicted():
 def test_cause_explains_at_least_half_of_the_excess():
     seen = StepFacts(
         wall_ns=1000, median_ns=100, wait_ns=400, garbage_ns=300, garbage_at=None, samples=[], counters=Counters(),
-        is_distributed=False, clock_share=None,
+        is_distributed=False,
     )  # fmt: skip
     explain = Explainer(Installation.current()).explain
     assert explain(seen)[:2] == ("unknown", None)
     assert explain(seen._replace(wait_ns=500))[:2] == ("data", 500)
     assert explain(seen._replace(garbage_ns=500, wait_ns=900))[:2] == ("garbage collection", 500)
-    assert explain(seen._replace(counters=Counters(retries=2)))[:2] == ("allocator", None)
-    assert explain(seen._replace(clock_share=0.5))[:2] == ("throttled clock", None)
     assert explain(seen._replace(aside_ns=500, wait_ns=900))[:2] == ("evaluation", 500)
 
 
@@ -673,7 +631,7 @@ def test_idle_backward_pass_waits_for_other_ranks():
     stack = ((frame._replace(code=code)),)
     seen = StepFacts(
         wall_ns=1000, median_ns=100, wait_ns=-1, garbage_ns=0, garbage_at=None, samples=[Sample(stack, 800)],
-        counters=Counters(cpu_ns=20), is_distributed=True, clock_share=None,
+        counters=Counters(cpu_ns=20), is_distributed=True,
     )  # fmt: skip
     explain = Explainer(Installation.current()).explain
     assert explain(seen).cause == "other ranks"

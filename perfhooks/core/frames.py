@@ -21,9 +21,10 @@ FETCHES: Final = re.compile(rf"{LOADER}|/perfhooks/record/loop/loader\.py$|/perf
 MODELS: Final = "/torch/nn/modules/"
 CALLS_MODULE: Final = "_wrapped_call_impl"
 """Name of the torch function that each call of an ``nn.Module`` enters first."""
+SWITCHES_GRADIENTS: Final = "/torch/utils/_contextlib.py"
+"""File of the wrapper around functions that are decorated with ``torch.no_grad`` or ``torch.inference_mode``."""
 SAVES: Final = re.compile(r"/torch/(?:serialization\.py|distributed/checkpoint/)|/safetensors/")
 COLLECTIVE: Final = re.compile(r"/torch/distributed/(?!checkpoint/|optim/)")
-WAITS: Final = re.compile(r"/(?:threading|queue)\.py$|/(?:multiprocessing|concurrent/futures)/")
 BACKWARD: Final = re.compile(r"/torch/autograd/graph\.py$|/torch/_tensor\.py$")
 
 FETCHES_BATCH: Final = re.compile(r"torch/utils/data/_utils/fetch\.py\(\d+\): fetch$")

@@ -4,10 +4,6 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import Final
-
-RUNS: Final = -2
-"""Returned number if the thread is not in a system call."""
 
 
 class CountedThread:
@@ -44,15 +40,10 @@ class CountedThread:
             with contextlib.suppress(OSError):
                 os.close(self._schedstat)
 
-    def call(self) -> tuple[int, int] | None:
-        """Return the system call in which the thread waits, and its first argument; None if unknown.
-
-        The number is -1 during a page fault, see proc(5), and `RUNS` for a runnable thread.
-        """
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            words = self._read("syscall").split()
-            number = RUNS if words[0] == "running" else int(words[0])
-            return number, int(words[1], 16) if number >= 0 else 0
+    def is_blocked(self) -> bool | None:
+        """Return whether the thread waits in a system call or for a page of memory, see proc(5); None if unknown."""
+        with contextlib.suppress(OSError):
+            return not self._read("syscall").startswith("running")
         return None
 
     def switches(self) -> int | None:
@@ -62,12 +53,12 @@ class CountedThread:
             return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
         return None
 
-    def faults_and_system_ns(self) -> tuple[int | None, int | None]:
-        """Return the page faults, and the CPU time in the kernel in ns; None outside Linux."""
+    def faults(self) -> int | None:
+        """Return the number of page faults; None outside Linux."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             fields = self._read("stat").rpartition(")")[2].split()
-            return int(fields[7]) + int(fields[9]), int(fields[12]) * 10**9 // os.sysconf("SC_CLK_TCK")
-        return None, None
+            return int(fields[7]) + int(fields[9])
+        return None
 
     def _read(self, name: str) -> str:
         return Path(self._folder, name).read_text(encoding="ascii", errors="replace")

@@ -38,12 +38,10 @@ class Counters(NamedTuple):
     faults: int | None = None
     retries: int | None = None
     waited_ns: int | None = None
-    system_ns: int | None = None
 
     @classmethod
     def read(cls, thread: CountedThread) -> Counters:
-        faults, system_ns = thread.faults_and_system_ns()
-        return cls(thread.cpu_ns(), thread.switches(), faults, _retries(), thread.waited_ns(), system_ns)
+        return cls(thread.cpu_ns(), thread.switches(), thread.faults(), _retries(), thread.waited_ns())
 
     def since(self, before: Counters) -> Counters:
         pairs = zip(self, before, strict=True)
@@ -93,15 +91,6 @@ def _retries() -> int | None:
         if cuda is not None and cuda.is_initialized():
             stats = (cuda.memory_stats(device) for device in range(cuda.device_count()))
             return sum(int(statistics.get("num_alloc_retries", 0)) for statistics in stats)
-    return None
-
-
-def clock_mhz() -> float | None:
-    torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
-    with contextlib.suppress(Exception):
-        if cuda is not None and cuda.is_initialized():
-            return float(cuda.clock_rate())
     return None
 
 

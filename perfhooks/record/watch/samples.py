@@ -14,9 +14,6 @@ training held the GIL.
 from __future__ import annotations
 
 import enum
-import os
-import platform
-import stat
 import sys
 import threading
 from collections import Counter
@@ -24,7 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.core import frames
-from perfhooks.core.thread_time import RUNS, CountedThread
+from perfhooks.core.thread_time import CountedThread
 from perfhooks.record.watch.sampling import innermost_of, outwards, stack_of
 
 if TYPE_CHECKING:
@@ -45,13 +42,9 @@ class State(enum.Enum):
     COMPUTING = enum.auto()
     QUEUEING = enum.auto()
     """State of a thread that is ready to run, but has no CPU."""
-    FILE = enum.auto()
-    """State of a thread in a system call that reads, writes or flushes a file."""
-    PAGE = enum.auto()
-    """State of a thread that waits for a swapped-out page, or a page of a mapped file."""
-    LOCK = enum.auto()
-    WAITING = enum.auto()
-    """State of a thread that waits for another reason, or whose state is unknown."""
+    BLOCKED = enum.auto()
+    """State of a thread that waits in a system call, or for a page of memory."""
+    UNKNOWN = enum.auto()
 
 
 class Sample(NamedTuple):
@@ -119,15 +112,24 @@ class Sampler:
         queued = 0 if waited is None or before is None else waited - before
         if queued >= spent_ns / 2:
             return State.QUEUEING
-        return State.COMPUTING if computed >= MIN_CPU * (spent_ns - queued) else _state_in_call(thread.call())
+        if computed >= MIN_CPU * (spent_ns - queued):
+            return State.COMPUTING
+        # Linux counts a run-queue wait only when it ends
+        return {True: State.BLOCKED, False: State.QUEUEING, None: State.UNKNOWN}[thread.is_blocked()]
 
 
 def _is_evaluating(ident: int) -> bool:
+    """Return whether the outermost module is in evaluation mode, or inside a function without gradients."""
     call = None
+    is_without_gradients = False
     for frame in islice(outwards(innermost_of(ident)), 200):
         if frame.f_code.co_name == frames.CALLS_MODULE and frames.MODELS in frame.f_code.co_filename:
-            call = frame
-    return call is not None and getattr(call.f_locals.get("self"), "training", True) is False
+            call, is_without_gradients = frame, False
+        elif call is not None and frame.f_code.co_filename.endswith(frames.SWITCHES_GRADIENTS):
+            switch = type(getattr(frame.f_locals.get("ctx_factory"), "__self__", None)).__name__
+            is_without_gradients |= switch in ("no_grad", "inference_mode")
+    is_training = call is None or getattr(call.f_locals.get("self"), "training", True) is not False
+    return is_without_gradients or not is_training
 
 
 class FoldedStacks:
@@ -146,31 +148,3 @@ class FoldedStacks:
     def text(self) -> str:
         self.is_new = False
         return "".join(f"{stack} {max(1, round(spent / 1e6))}\n" for stack, spent in sorted(self._ns.items()))
-
-
-_SYSCALLS: Final = {
-    "x86_64": ({202}, {26, 74, 75, 162, 277, 306}, {0, 1, 17, 18, 19, 20, 40, 295, 296, 326}),
-    "aarch64": ({98}, {81, 82, 83, 84, 227, 267}, {63, 64, 65, 66, 67, 68, 69, 70, 71, 285}),
-}
-"""Numbers of Linux system calls that wait for a lock (``futex``), flush files (``fsync``, ...), and read or write
-files (``read``, ...), by machine; see syscalls(2).
-"""
-_LOCKS, _FLUSHES, _TRANSFERS = _SYSCALLS.get(platform.machine(), (set(), set(), set()))
-
-
-def _state_in_call(call: tuple[int, int] | None) -> State:
-    number, descriptor = call or (None, 0)
-    if number == RUNS:  # Linux counts a run-queue wait only when it ends
-        return State.QUEUEING
-    if number == -1:
-        return State.PAGE
-    if number in _LOCKS:
-        return State.LOCK
-    return State.FILE if number in _FLUSHES or (number in _TRANSFERS and _is_file(descriptor)) else State.WAITING
-
-
-def _is_file(fd: int) -> bool:
-    try:
-        return stat.S_ISREG(os.fstat(fd).st_mode)
-    except (OSError, OverflowError):
-        return False

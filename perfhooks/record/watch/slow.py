@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from perfhooks.core.frames import display_path
 from perfhooks.core.schedule import FEWEST_STEPS, Phase
 from perfhooks.record.watch.causes import Explainer, StepFacts
-from perfhooks.record.watch.counters import Collections, Counters, clock_mhz
+from perfhooks.record.watch.counters import Collections, Counters
 from perfhooks.record.watch.loops import LoopRequest
-from perfhooks.record.watch.samples import FoldedStacks, Sampler, State, spent
+from perfhooks.record.watch.samples import FoldedStacks, Sampler, spent
 from perfhooks.record.watch.sampling import stack_of
 from perfhooks.record.watch.usual import MIN_SAMPLES
 from perfhooks.run.installation import Installation
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from perfhooks.run.timeline import Ended
 
 SHORTEST_S: Final = 0.005
-_MAX_DIFFERENCE: Final = 0.25
-"""Maximum difference of counters and samples. If it is larger, they disagree."""
 _SUSPENDED_NS: Final = 60_000_000_000
 """Interval in ns without a sample after which a step does not count: the host was suspended, or a debugger stopped the
 process.
@@ -59,8 +57,9 @@ class _Watched:
 
 
 class _Reading(NamedTuple):
-    at: int
-    counters: Counters
+    at: int = 0
+    waited_ns: int | None = None
+    """Run-queue wait of the training thread in ns."""
 
 
 class SlowSteps:
@@ -73,13 +72,12 @@ class SlowSteps:
         self._sampler = Sampler()
         self._usual_sample: tuple[int, int, Sample | None] = (0, 0, None)
         """Sample of the running step. It is stored as a usual sample if the step is not slow."""
-        self._last_counters: _Reading = _Reading(0, Counters())
-        self._usual_counters: _Reading | None = None
+        self._last_waited = _Reading()
+        self._usual_waited: _Reading | None = None
         self._watched: _Watched | None = None
         self._log = Log()
         self._windows = 0
         self._next_request_step = 0
-        self._best_mhz: float | None = None
         self._steps: list[int] = []
         self.rows: list[SlowStep] = []
         self.folded = FoldedStacks()
@@ -98,19 +96,14 @@ class SlowSteps:
         if self._watched is None and self._loop.is_running:
             self._update_usual()
             self._collections.forget(clock() - _SUSPENDED_NS)
-            mhz = clock_mhz()
-            if mhz is not None:
-                self._best_mhz = max(mhz, self._best_mhz or 0.0)
 
     def _update_usual(self) -> None:
-        before, thread = self._usual_counters, self._sampler.thread(self._loop.thread, self._loop.native)
+        before, waited = self._usual_waited, self._sampler.thread(self._loop.thread, self._loop.native).waited_ns()
         if before is not None and clock() < before.at + 2e9:
             return
-        faults, system_ns = thread.faults_and_system_ns()
-        counters = Counters(thread.cpu_ns(), None, faults, None, thread.waited_ns(), system_ns)
-        self._usual_counters = _Reading(clock(), counters)
-        if before is not None:
-            self._explainer.usual.count(self._usual_counters.at - before.at, counters.since(before.counters))
+        self._usual_waited = now = _Reading(clock(), waited)
+        if before is not None and before.waited_ns is not None and waited is not None:
+            self._explainer.usual.count(now.at - before.at, max(0, waited - before.waited_ns))
 
     def check(self, step: int, begin: int, late_ns: int = 0) -> float:
         """Return the seconds until the next call."""
@@ -143,12 +136,12 @@ class SlowSteps:
             if sample is not None:
                 usual.add(sample)
             self._usual_sample = now, step, self._sample(now, int(SHORTEST_S * 1e9), late_ns)
-        if now > self._last_counters.at + 2e8:  # a reading doubles the cost of a sample
+        if now > self._last_waited.at + 2e8:  # a reading doubles the cost of a sample
             thread = self._sampler.thread(self._loop.thread, self._loop.native)
-            self._last_counters = _Reading(now, Counters(cpu_ns=thread.cpu_ns(), waited_ns=thread.waited_ns()))
+            self._last_waited = _Reading(now, thread.waited_ns())
 
     def drop_counters(self) -> None:
-        self._last_counters = _Reading(0, Counters())
+        self._last_waited = _Reading()
 
     def has_slow(self, walls: np.ndarray) -> bool:
         limit = self._pace.limit_ns
@@ -174,7 +167,7 @@ class SlowSteps:
 
     def _explain(self, times: _Times, sampled: _Watched | None, median_ns: float) -> None:
         step, begin, end, wait = times[:4]
-        self._usual_counters = None
+        self._usual_waited = None
         if self._usual_sample[1] == step:
             self._usual_sample = self._usual_sample[0], step, None
         garbage_ns, garbage_at = self._collections.within(begin, end)
@@ -182,7 +175,6 @@ class SlowSteps:
         counters = Counters()
         if sampled is not None:
             counters = Counters.read(self._sampler.thread(self._loop.thread, self._loop.native)).since(sampled.before)
-        mhz = clock_mhz() if self._best_mhz else None
         samples = [] if sampled is None else [_mark_evaluation(sample, aside) for sample in sampled.samples]
         facts = StepFacts(
             wall_ns=end - begin,
@@ -193,14 +185,12 @@ class SlowSteps:
             samples=samples,
             counters=counters,
             is_distributed=_is_distributed(),
-            clock_share=None if mhz is None or not self._best_mhz else mhz / self._best_mhz,
             aside_ns=sum(last - first for first, last in aside),
             waited_ns=self._waited_ns(begin, end),
             has_device=_has_device(),
-            before_ns=self._before_ns(times, sampled, median_ns),
             after=stack_of(self._loop.thread) if samples else (),
         )
-        if self._last_counters.at < end:
+        if self._last_waited.at < end:
             self.drop_counters()
         row = _row(self._loop.stage, step, facts, self._explainer.explain(facts))
         self.rows.append(row)
@@ -211,37 +201,13 @@ class SlowSteps:
         if self._loop.triggers:
             self._request_window()
 
-    def _has_counters(self, begin: int, end: int) -> bool:
-        return begin - 2_000_000_000 < self._last_counters.at < end
-
     def _waited_ns(self, begin: int, end: int) -> int | None:
         """Return the run-queue wait of a step in ns: since the last reading, minus the usual wait before the step."""
-        (at, counters), usual = self._last_counters, self._explainer.usual.waiting
-        before, waited = counters.waited_ns, self._sampler.thread(self._loop.thread, self._loop.native).waited_ns()
-        if before is None or waited is None or usual is None or not self._has_counters(begin, end):
+        (at, before), usual = self._last_waited, self._explainer.usual.waiting
+        waited = self._sampler.thread(self._loop.thread, self._loop.native).waited_ns()
+        if before is None or waited is None or usual is None or not begin - 2_000_000_000 < at < end:
             return None
         return max(0, int(waited - before - usual * (begin - at)))
-
-    def _before_ns(self, times: _Times, sampled: _Watched | None, median_ns: float) -> float:
-        """Return the excess time before the first sample.
-
-        The time is 0 if the thread was runnable for another fraction of the time than in the samples, because it did
-        other work.
-        """
-        at, before = self._last_counters
-        if sampled is None or not self._has_counters(times.begin, sampled.samples[0].at):
-            return 0.0
-        delta, first = sampled.before.since(before), sampled.samples[0].at
-        if delta.cpu_ns is None or delta.waited_ns is None:
-            return 0.0
-        usual_ns = max(0.0, times.begin + median_ns - at)
-        longer_ns = first - at - usual_ns
-        if longer_ns <= 0:
-            return 0.0
-        share_before = (delta.cpu_ns + delta.waited_ns - self._explainer.usual.runnable * usual_ns) / longer_ns
-        runs = (sample for sample in sampled.samples if sample.state in (State.COMPUTING, State.QUEUEING))
-        share_later = spent(list(runs)) / spent(sampled.samples)
-        return longer_ns if abs(min(max(share_before, 0.0), 1.0) - share_later) < _MAX_DIFFERENCE else 0.0
 
     def _request_window(self) -> None:
         now = self._loop.step()

@@ -12,7 +12,6 @@ from perfhooks.record.watch.sampling import common
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from perfhooks.record.watch.counters import Counters
     from perfhooks.record.watch.samples import Sample
     from perfhooks.record.watch.sampling import Stack
 
@@ -34,7 +33,7 @@ class UsualSteps:
         self.samples: deque[Sample] = deque(maxlen=200)
         self.prefix: Stack | None = None
         """Outer functions that all samples share. They are never a cause."""
-        self._spent = self._waited = self._computed = self._system = 0.0
+        self._spent = self._waited = 0.0
 
     def add(self, sample: Sample) -> None:
         if sample.stack:
@@ -43,30 +42,20 @@ class UsualSteps:
             # the loop is never in a model, even if all samples are
             self.prefix = tuple(dropwhile(lambda frame: frames.is_torch(frame.file), shared[::-1]))[::-1]
 
-    def count(self, spent_ns: int, counts: Counters) -> None:
-        added = (spent_ns, counts.waited_ns or 0, counts.cpu_ns or 0, counts.system_ns or 0)
-        totals = (self._spent, self._waited, self._computed, self._system)
-        self._spent, self._waited, self._computed, self._system = (
-            0.9 * total + amount for total, amount in zip(totals, added, strict=True)
-        )
+    def count(self, spent_ns: int, waited_ns: int | None) -> None:
+        self._spent, self._waited = 0.9 * self._spent + spent_ns, 0.9 * self._waited + (waited_ns or 0)
 
     @property
     def waiting(self) -> float | None:
+        """Run-queue wait, as a fraction of the time; None if unknown."""
         return min(self._waited / self._spent, 1.0) if self._spent else None
-
-    @property
-    def runnable(self) -> float:
-        return min((self._waited + self._computed) / self._spent, 1.0) if self._spent else 1.0
-
-    @property
-    def system(self) -> float:
-        return min(self._system / self._computed, 1.0) if self._computed else 0.0
 
     def own(self, stack: Stack) -> Stack:
         return stack if self.prefix is None else stack[common(self.prefix, stack) :]
 
     def share(self, matches: Callable[[Sample], bool]) -> float:
-        return sum(map(matches, self.samples)) / len(self.samples) if self.samples else 0.0
+        """Return the share of usual samples that match. A few samples of a short run are not a usual share."""
+        return sum(map(matches, self.samples)) / max(len(self.samples), MIN_SAMPLES)
 
     def unseen(self, samples: Iterable[Sample], after: Stack = ()) -> list[Sample]:
         """Return the samples at a line of the loop, or in a function below it, that usual steps never contain.

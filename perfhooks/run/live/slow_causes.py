@@ -12,22 +12,17 @@ CHECKPOINT: Final = "checkpoint"
 EVALUATION: Final = "evaluation"
 DATA: Final = "data"
 RANKS: Final = "other ranks"
-DISK: Final = "disk"
-LOCK: Final = "lock"
-MEMORY: Final = "memory"
 DEVICE: Final = "device"
+BLOCKING: Final = "blocking call"
 OWN: Final = "own code"
 CONTENTION: Final = "CPU contention"
-ALLOCATOR: Final = "allocator"
-CLOCK: Final = "throttled clock"
 UNKNOWN: Final = "unknown"
 
 CAUSES: Final = (
-    *(GARBAGE, COMPILATION, CHECKPOINT, EVALUATION, DATA, RANKS, DISK, LOCK, MEMORY, DEVICE, OWN, CONTENTION),
-    *(ALLOCATOR, CLOCK, UNKNOWN),
+    *(GARBAGE, COMPILATION, CHECKPOINT, EVALUATION, DATA, RANKS, DEVICE, BLOCKING, OWN, CONTENTION, UNKNOWN),
 )
 """Causes in the order of the checks. `slow_causes.toml` has a text for each."""
-CHANCE_CAUSES: Final = (GARBAGE, CONTENTION, ALLOCATOR, CLOCK)
+CHANCE_CAUSES: Final = (GARBAGE, CONTENTION)
 """Causes that may hit any step, whatever function runs."""
 
 
