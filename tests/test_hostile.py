@@ -329,7 +329,7 @@ def test_window_replaced_by_a_link_is_not_followed(tmp_path, victim):
 
 @pytest.mark.parametrize("by_descriptor", [True, False], ids=["by descriptors", "by paths, as on Windows"])
 def test_no_folder_below_a_run_is_a_link(tmp_path, victim, by_descriptor, monkeypatch):
-    monkeypatch.setattr("perfhooks.run.publishing._CAN_NAME", by_descriptor)
+    monkeypatch.setattr("perfhooks.run.publishing._OPENS_RELATIVE", by_descriptor)
     outside = tmp_path / "outside"
     (outside / "0123abcd").mkdir(parents=True)
     (outside / "rank0.json").touch()

@@ -28,7 +28,7 @@ class _ForwardingHandler(logging.Handler):
         self.target = target
         self.users = 0
         self.runs: set[str] = set()
-        """Names of the run folders of this training. After the training, only log lines with such a name are sent."""
+        """Names of the run folders of this training. After the training, only log lines with one of them are added."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if self.runs and not any(run in record.getMessage() for run in self.runs):

@@ -51,13 +51,13 @@ OUTLIER: Final = 3.0
 """Multiple of the median from which a step is an outlier."""
 _FEWEST: Final = 3
 _ROUNDING: Final = 1e-12
-_PLACES: Final = np.linspace(-1.0, 1.0, 31)
-"""Grid from -1 to 1 that is scaled to the possible quantiles of a median."""
+_MEDIAN_GRID: Final = np.linspace(-1.0, 1.0, 31)
+"""Grid of quantiles around the median, as fractions of its largest possible error."""
 _ANGLES: Final = np.linspace(0.0, np.pi / 2, 20_001)
 """Support points for the integral of Student's density. Quantiles are exact to five digits."""
 _COSINES: Final = np.cos(_ANGLES)
 _NEARLY_NORMAL: Final = 200
-"""Degrees of freedom from which the expansion is exact to eight digits."""
+"""Degrees of freedom from which the expansion of Cornish and Fisher is exact to eight digits."""
 
 
 @functools.lru_cache(maxsize=8192)
@@ -195,7 +195,7 @@ def _median(steps: Values, profile: Values) -> Estimate:
         outer_quantile * 0.5 * math.sqrt(length / len(values) / _visible_variance(len(values), length, memory)),
         0.495,
     )
-    grid = np.quantile(values, 0.5 + reach * _PLACES)
+    grid = np.quantile(values, 0.5 + reach * _MEDIAN_GRID)
     below = _shares_below(values, grid)
     deviation, excess = _deviation(below, length, memory), below.mean(axis=0) - 0.5
     low, high = 0.0, 0.0

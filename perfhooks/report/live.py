@@ -39,7 +39,7 @@ RANK_STEPS: Final = 200
 LAST_SLOW: Final = 8
 
 _RANK_ROWS: Final = 4096
-"""Maximum steps to read of each rank other than the first. Ranks write every ten seconds, at different times."""
+"""Maximum steps to read of each later rank. Steps common to all ranks are among them: each rank writes every 10 s."""
 
 
 class Times(NamedTuple):
@@ -130,7 +130,7 @@ _IDLE: Final = Phase.WAIT.name.lower()
 class RunState:
     run: Path
     stage: str
-    """The loop of most ranks, else the loop with the latest step."""
+    """Loop that runs on most ranks; if none runs, the loop of the last step."""
     rank: int | None
     step: int | None
     times: Times | None

@@ -57,7 +57,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     machine: str = ""
     environment: dict[str, str] = {}
     remote: str | None = None
-    """URL of the copy of the run. It is not trusted: perfhooks sends no file because of it."""
+    """URL of the copy of the run. It may be forged, so perfhooks never uploads files to it."""
     windows: tuple[str, ...] = ()
     """Names of the finished windows. A window is finished when its first rank is."""
     schedule: dict[str, Any] | None = None

@@ -30,8 +30,8 @@ from perfhooks.run.reading import NotPlainError, kind_of, open_plain
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-_CAN_NAME: Final = {os.open, os.mkdir, os.rmdir, os.unlink, os.rename, os.stat} <= os.supports_dir_fd
-"""Whether the system opens names relative to an open folder. Windows cannot, so each folder is checked before."""
+_OPENS_RELATIVE: Final = {os.open, os.mkdir, os.rmdir, os.unlink, os.rename, os.stat} <= os.supports_dir_fd
+"""Whether the system opens names relative to an open folder. If not (Windows), folders are checked for links."""
 _FOLDER: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
 _DESCRIPTORS: Final = Path("/proc/self/fd")
@@ -134,7 +134,7 @@ class OwnFolder:
     @contextmanager
     def opened(self, *, make: bool = False) -> Iterator[_Opened]:
         """Open the folder. A later rename of the folder has no effect."""
-        here = _Opened(self._run, os.open(self._run, _FOLDER) if _CAN_NAME else None)
+        here = _Opened(self._run, os.open(self._run, _FOLDER) if _OPENS_RELATIVE else None)
         try:
             for name in self._names:
                 if make:

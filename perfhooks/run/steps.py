@@ -255,7 +255,7 @@ class CpuInterval(NamedTuple):
 
     first: int
     last: int
-    """Number of the first step after this interval."""
+    """Exclusive end: number of the first step after this interval."""
     wall_ms: float
     thread_ms: float
     process_ms: float

@@ -52,7 +52,7 @@ class Row(NamedTuple):
     backward_ms: float | None = None
     """Time in ms from the start of the step to the start of the last backward pass."""
     update_ms: float | None = None
-    """Time in ms from the start of the step to the end of the last backward pass."""
+    """Time in ms from the start of the step to the update, which begins after the last backward pass."""
 
 
 def parsed(text: bytes) -> Iterator[Row]:

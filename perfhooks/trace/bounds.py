@@ -13,7 +13,7 @@ MAX_ID: Final = 2**31
 MAX_TIME_US: Final = 4.0e15
 """Maximum time in microseconds (the year 2096). Twice this time in nanoseconds fits 64 bits."""
 ROUNDING_NS: Final = 250
-"""Rounding of times since 1970 that are stored as doubles in microseconds, in ns."""
+"""Rounding error in ns of times since 1970 that are doubles in microseconds."""
 MIN_RECORDS: Final = 8
 """Minimum records with a suspicious pattern before the pattern counts as a defect. Hand-written files have fewer
 records.

@@ -102,7 +102,7 @@ class Trace:
     counters: Samples
     doubts: list[Doubt]
     overflowed: Ints = field(default_factory=lambda: np.empty(0, np.int64), init=False)
-    """Rows of device work whose recorded end was too late and was moved, ascending."""
+    """Ascending row numbers of device work whose recorded end was too late and was corrected."""
     is_npu: bool = False
     communication: str | None = field(default=None, init=False)
     """Parts of kernel names that the user declared as communication."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.trials.cut import Group, OperatorSelection
 
 COMPARABLE: Final = (0.5, 2.0)
-"""Range of the time of a call alone, divided by its recorded time, in which results apply to the training."""
+"""Results apply to the training if the time of a call outside of it, divided by the recorded time, is in this range."""
 
 
 class Saving(NamedTuple):
@@ -158,8 +158,5 @@ class _Requests:
             row.tried += [result] if result else []
 
     def _ask(self, seconds: float, *question: Any) -> Any:
-        """Send a request.
-
-        The time limit is an equal share of the total, or half of the remaining time if that is longer.
-        """
+        """Send a request. Its time limit is an equal share of the total, or half of the remaining time if longer."""
         return self._child.ask(min(max(self.left / 2, seconds), max(self.left, SHORTEST_S)), *question, seconds)

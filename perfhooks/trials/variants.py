@@ -30,8 +30,8 @@ _EXACT: Final = 1e-3
 _ROUNDED: Final = 0.05
 """Maximum difference with 7 or 10 bits of mantissa. Errors of 1% to 2% are usual for bf16."""
 _OTHER_WAY: Final = 5 * _EXACT
-_MULTIPLE: Final = 8
-"""Elements in a multiple of 16 bytes of float16, which tensor cores need (NVIDIA, Matrix Multiplication Background)."""
+_ALIGNED_SIZE: Final = 8
+"""Number of float16 in 16 bytes. Tensor cores need multiples of it (NVIDIA, Matrix Multiplication Background)."""
 
 _LAYOUTS: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 _NO_COMPILER: Final = "No working C++ compiler"
@@ -90,7 +90,7 @@ def _has_float64(call: PreparedCall) -> bool:
 
 def _is_odd(call: PreparedCall) -> bool:
     factors = [call.arguments[place] for place in operators.FACTORS.get(call.name, ())]
-    return any(size % _MULTIPLE for factor in factors for size in factor.shape[-2:])
+    return any(size % _ALIGNED_SIZE for factor in factors for size in factor.shape[-2:])
 
 
 def _padded(call: PreparedCall) -> PreparedCall | None:
@@ -106,7 +106,7 @@ def _with_margins(argument: Any, is_factor: bool) -> Any:
     if not isinstance(argument, torch.Tensor):
         return argument
     # a size of 1 in the added matrix is a broadcast and stays 1
-    margins = [0 if size == 1 and not is_factor else -size % _MULTIPLE for size in reversed(argument.shape[-2:])]
+    margins = [0 if size == 1 and not is_factor else -size % _ALIGNED_SIZE for size in reversed(argument.shape[-2:])]
     if not any(margins):
         return argument
     padded = torch.nn.functional.pad(argument, [width for margin in margins for width in (0, margin)])

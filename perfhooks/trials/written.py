@@ -35,7 +35,7 @@ SCHEMA: Final = {
     **dict.fromkeys(("difference", "saved_ms", "saved_percent"), pl.Float64),
 }
 """Columns. ``beside_recorded``: time outside the training, as a multiple of the recorded time. ``times``: speedup, with
-the 99% interval from ``low`` to ``high``. ``saved_ms`` and ``saved_percent``: null for a range.
+the 99% interval from ``low`` to ``high``. ``saved_ms`` and ``saved_percent``: null if only a range is known.
 """
 
 

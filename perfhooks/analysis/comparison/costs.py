@@ -38,14 +38,14 @@ SMALL: Final = "(small)"
 MOST_ROWS: Final = 4000
 """Maximum number of separate rows; a ResNet has 1,500."""
 _MAX_NAME: Final = 1000
-"""Maximum letters of a name. Names of kernels differ in the middle, in their template arguments."""
+"""Maximum letters of a name. Shorter names would lose the template arguments, which distinguish kernels."""
 
 
 class KeyCost(NamedTuple):
     calls: int
     nanoseconds: int
     typical: int
-    """Time in ns if every step were like the median step in which this key occurs."""
+    """Time in ns if each step with this key took the median time of such steps."""
 
     def __add__(self, other: object) -> KeyCost:
         if not isinstance(other, KeyCost):

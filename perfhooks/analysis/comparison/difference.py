@@ -26,7 +26,7 @@ PROCESS_FREEDOM: Final = 4
 """Degrees of freedom of `PROCESS_SD`: it counts as much as five measured pairs."""
 EDGE_CONFIDENCE: Final = 0.9
 _MOST_STEPS: Final = 1000
-"""Maximum factor by which more steps are suggested to decide a comparison."""
+"""A message suggests at most this multiple of the recorded steps to decide a comparison."""
 _POWER: Final = 0.84
 _TAIL: Final = (1 - CONFIDENCE) / 4
 """Tail probability of four tests: slower and faster, by the typical and by the mean step."""
@@ -61,10 +61,10 @@ class StepPair(NamedTuple):
 class StepDifference:
     logs: tuple[float, float]
     squares: float
-    """Sum of squared deviations of the logarithms of processes from the mean of their side."""
+    """Sum of squared deviations of each process's logarithmic step time from the mean of its side."""
     measured: int
     counts: tuple[int, ...]
-    """Runs of each side, or the number of pairs twice."""
+    """Number of runs of A and of B; both are the number of pairs if runs are paired."""
     below: tuple[Variance, ...] = ()
     above: tuple[Variance, ...] = ()
     assumed: float = PROCESS_SD

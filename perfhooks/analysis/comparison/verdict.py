@@ -44,7 +44,7 @@ class Verdict:
     far_b: float = 0.0
     is_far_counted: bool = False
     is_paired: bool = False
-    """Whether both sides read the same data in equal steps."""
+    """Whether step n reads the same data on both sides, so that steps are compared in pairs."""
     clock: Clock = "wall"
     waited_a: float | None = None
     waited_b: float | None = None

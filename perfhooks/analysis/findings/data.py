@@ -47,7 +47,7 @@ class _Wait(NamedTuple):
 
 class _Fix(NamedTuple):
     versions: tuple[str, ...]
-    """Names of the versions in the text file of the rule, such as ``workers``."""
+    """Names of the alternative texts in the text file of the rule, such as ``workers``."""
     settings: Mapping[str, object] = MappingProxyType({})
     remaining_ms: float | None = None
 

@@ -36,7 +36,7 @@ _BY_SHAPES: Final = ("kernels-below-limit",)
 _REQUESTS: Final = ("record-shapes", "record-stacks")
 """Names of the evidence phrases that ask for another recording."""
 _TIMED: Final = ("source", "holder")
-"""Names of the phrases with the time of a line or a name."""
+"""Names of the evidence phrases with the time of an operator or code line."""
 _LOOP: Final = "loop"
 WAITING: Final = "waiting-for-data"
 
@@ -75,7 +75,7 @@ class Finding:
     values: dict[str, Value] = field(default_factory=dict)
     """Values in the title."""
     version: str = ""
-    """Version of the title in the texts of the rule."""
+    """Name of the alternative title in the texts of the rule; empty for the usual title."""
 
     @classmethod
     def of_text(cls, text: FindingText, **facts: Any) -> Self:
@@ -136,7 +136,6 @@ def basis(profiled_step_ms: float, step_ms: float) -> str:
 
 
 def _without_request(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a finding without requests to record stacks or shapes."""
     usual = FindingText(UNNAMED, {})
     texts_of_row = {"advice": usual.fix, "code": usual.code} if row["rule"] == UNNAMED else {}
     evidence = [line for line in row["evidence"] if line["phrase"] not in _REQUESTS]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints
 
 UNFOLDED: Final = 0.25
-"""Fraction of the time of convolutions by unfolding that oneDNN saves. Measured: 14 to 58%."""
+"""oneDNN saves this fraction of the time of convolutions that are computed by unfolding. Measured: 14 to 58%."""
 
 _COMPILED: Final = rf"{work_kinds.TRITON}|{ranges.COMPILED}"
 _FUSABLE_KINDS: Final = (categories.ELEMENTWISE, categories.REDUCTION, categories.COPIES)

@@ -31,7 +31,7 @@ COLUMNS: Final = {
 }
 
 KEEPS_UP: Final = 1.02
-"""Maximum ratio of a step to the same step without waits if the workers keep up."""
+"""Workers keep up if a step takes at most this multiple of the same step without waits for data."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,7 @@ _LIBRARY_KERNEL: Final = re.compile(
     r"volta|turing|ampere|maxwell|hopper|blackwell|sm\d\d|gem[mv]\w*\d+x\d+|split_?k|marlin|machete",
     re.IGNORECASE,
 )
-"""Names of library kernels. Names without a library contain an architecture and tile sizes."""
+"""Names of library kernels. Some contain only an architecture or tile sizes instead of the library."""
 
 
 class Capability(enum.IntEnum):

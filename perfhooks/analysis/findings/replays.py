@@ -25,7 +25,7 @@ _DIFFERS: Final = "graph-differs"
 
 class Replay(NamedTuple):
     version: str = ""
-    """Version of the texts; empty if the window has only one step."""
+    """Name of the alternative texts in ``host-bound.toml``; empty if the window has only one step."""
     kernels: int = 0
     has_shapes: bool = False
     waits: float = 0.0

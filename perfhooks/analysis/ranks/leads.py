@@ -33,9 +33,7 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
 
 _MAX_RATIO: Final = 0.25
-"""Maximum ratio of the smaller to the larger mean delay, before and after a change, if a delay begins or ends during
-the run.
-"""
+"""A delay begins or ends during the run if its smaller mean, before or after, is below this ratio of the larger one."""
 
 
 class RankSteps(NamedTuple):
@@ -47,7 +45,7 @@ class RankSteps(NamedTuple):
     backward_ms: Values
     """Time in ms from the start of each step to the start of its last backward pass."""
     update_ms: Values
-    """Time in ms from the start of each step to the end of its last backward pass."""
+    """Time in ms from the start of each step to its update, which begins after the last backward pass."""
 
 
 class StageTimes(NamedTuple):
@@ -119,8 +117,8 @@ def _find_common(a: Ints, b: Ints) -> Ints:
 
 class Frontier(NamedTuple):
     exposed: Ints
-    """Time in ns from the last rank's end of the previous stage to the last rank's end of this stage. The times sum to
-    the slowest step.
+    """Time in ns between the moments when all ranks have ended the previous and this stage of the step. The times sum
+    to the slowest step.
     """
     leader: Ints
 

@@ -71,10 +71,9 @@ _ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}
 _SPLIT: Final = {"kernels": "kernels_by_launch", "counters": "counters_by_kernel"}
 _OF_ALL_WINDOWS: Final = ("steps", "checks")
 _OF_STACKS: Final = ("functions", "modules", "stacks")
-"""Tables that need stacks. If the last window has none, they come from its second window, which has stacks and shapes.
-"""
-_BEHIND: Final = {"shapes": "record_shapes", **dict.fromkeys(("stack", "line", "module"), "with_stack")}
-"""Option of the recorder that a grouping needs. If the last window lacks it, the table shows its second window."""
+"""Tables that need stacks. If the last window has none, the second window supplies them."""
+_NEEDED_OPTIONS: Final = {"shapes": "record_shapes", **dict.fromkeys(("stack", "line", "module"), "with_stack")}
+"""Option of the recorder that a value of ``--by`` needs."""
 _OF_RUN: Final = ("startup", "slow")
 
 Form = Literal["table", "csv", "json"]
@@ -244,7 +243,7 @@ def tables(
 def _need(name: str, by: Sequence[str]) -> str | None:
     if name in _OF_STACKS and "device" not in by:
         return "with_stack"
-    return next((_BEHIND[item] for item in by if item in _BEHIND), None)
+    return next((_NEEDED_OPTIONS[item] for item in by if item in _NEEDED_OPTIONS), None)
 
 
 def _joined(frames: list[pl.DataFrame]) -> pl.DataFrame:

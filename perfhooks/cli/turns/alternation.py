@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from perfhooks.cli.turns.supervisor import Owner
 
 SHORT_S: Final = 0.03
-"""Length of a block in s if only threads of the programs compute. In ten pairs of equal trainings on a shared host,
-ratios varied by 7.1% with blocks of 0.2 s on any CPU, and by 1.4% with these blocks on one CPU.
+"""Length in s of a block, in which one program runs and the other waits, if only their threads compute. In ten pairs
+of equal trainings, ratios varied by 7.1% with blocks of 0.2 s on any CPU, and by 1.4% with these blocks on one CPU.
 """
 LONG_S: Final = 0.2
 """Length of a block in s if a device or other processes work too."""
@@ -36,7 +36,7 @@ class Plan:
     b: Command
     tolerance: float
     in_turns: bool = False
-    """Whether the programs of a pair run one after the other."""
+    """Whether the second program of a pair starts after the first one ends, instead of interleaved blocks."""
     steps: int | None = None
     """Number of steps after which each program is ended; None lets it end by itself."""
     seconds: float | None = None

@@ -37,9 +37,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     here: str = ""
     notes: str = ""
     command: int = 0
-    """Number of the process that becomes the command. At its exit it reports the remaining runs."""
+    """Process ID of the user's command. At its exit it prints the summaries of runs that have none yet."""
     is_watched: bool = False
-    """Whether another process reports the command if it is killed."""
+    """Whether another process prints the summary if the command is killed."""
     turns: str = ""
     """Path of the supervisor's socket under ``perfhooks compare --run``, else empty."""
     trial: str = ""

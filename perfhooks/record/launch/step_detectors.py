@@ -38,15 +38,15 @@ Mode = Literal["loader", "optimizer", "batches", "backward", "call", "process"]
 """
 
 BATCHES: Final = 20
-"""Batches without an update after which their fetches are steps, or their backward passes are updates.
+"""Batches without an update after which each backward pass counts as an update; without one, each fetch is a step.
 """
 
 NEVER: Final = sys.maxsize
 _SETTLED_ROUNDS: Final = 3
-"""Rounds of updates after which perfhooks does not change the step detector."""
+"""Rounds, in which each optimizer updates once, after which the step detector no longer changes."""
 _SURE_STEPS: Final = 2
-"""Steps with a fetch after which updates without a fetch no longer change the detector. Before that, they do,
-because some programs read their loader into a list and then train on the list.
+"""After this number of steps that fetch a batch, updates without a fetch no longer change the detector. Before that,
+they do, because some programs read their loader into a list and then train on the list.
 """
 _STAGE_ROUNDS: Final = 10
 """Minimum rounds of a single optimizer before a second optimizer counts as a new stage."""

@@ -46,7 +46,7 @@ DEFAULT: Final = "default"
 """Name that stands for all handlers whose files the recording options allow."""
 
 _FEW_STEPS: Final = 2048
-"""Maximum steps whose rows the training writes itself, in about 1 ms. The worker writes more rows."""
+"""Maximum steps that the training writes itself, in about 1 ms. If more wait, the worker process writes them."""
 
 
 class _Saved(NamedTuple):

@@ -62,9 +62,7 @@ class _LabelState:
     part_without_gradients: str = labels.VALIDATION
     last_part: str = labels.FORWARD
     is_wrapped: bool = False
-    """Whether another library has patched module calls after perfhooks. Its patch may call the replacement by
-    perfhooks, and may restore it later.
-    """
+    """Whether another library patched ``Module.__call__`` after perfhooks, see `_find_original`."""
     has_function_mode: bool = False
     changes: int = 0
     order: ModuleOrder = field(default_factory=ModuleOrder)

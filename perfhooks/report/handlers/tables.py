@@ -145,7 +145,7 @@ class Memory:
     """
 
     rows: int = 2000
-    """Approximate rows of each device in the first file. The exact peak is one of them."""
+    """Approximate number of rows of each device in ``memory.csv``, always with the peak."""
 
     def __post_init__(self) -> None:
         _check_count("rows", self.rows)

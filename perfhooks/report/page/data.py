@@ -51,7 +51,7 @@ class StepsPart(_Part):
     is_usual: list[bool] = []
     """Whether each row is in the means (`perfhooks.trace.names.step_kinds.usual`)."""
     usual_steps: str = ""
-    """Recorded steps (`perfhooks.trace.names.step_kinds.described`): ``steps 10-14 without 12``."""
+    """Text that names the usual steps (`step_kinds.described`): ``steps 10-14 without 12``."""
     without_steps: bool = False
     """Whether the trace has no steps. Then the only row is the whole recording."""
     is_part: bool = False
@@ -168,7 +168,7 @@ class ExplanationPart(_Part):
     steps: str
     rank: int
     parts: dict[str, Any]
-    """Values of the fields in `EXPLAINED`, and of ``shapes``."""
+    """Fields `EXPLAINED` of `WindowData`, and ``shapes``: operators by shapes."""
     findings: list[Finding]
     model: str | None = None
     least_ms: float | None = None

@@ -24,7 +24,7 @@ class Computed(NamedTuple):
     row: Ints
     flops: Ints
     least_ps: Ints
-    """Minimum time at the peak of the type in ps; 0 if the peak is unknown."""
+    """Minimum time in ps at the peak of the data type; 0 if the peak is unknown."""
     again: Flags
     """Whether the call repeats a part of the forward pass for activation checkpointing."""
 

@@ -108,7 +108,7 @@ ON_HOST: Final = ("gloo:", "mpi:", "ucc:")
 _CALLING: Final = rf"{RECORD}$|(?:{_BACKENDS}):|c10d::"
 OPERATORS: Final = rf"^(?:{_CALLING}|_?c10d_functional|symm_mem::)"
 ON_THREAD: Final = re.compile(rf"^(?:{_CALLING}|_c10d_functional::wait)")
-"""Operators whose thread starts a collective or waits for it. Functional collectives return immediately."""
+"""Operators that block their thread for a collective. Of functional collectives, only the wait blocks."""
 
 _SEARCHES: Final = tuple((library, re.compile(library.pattern, re.IGNORECASE)) for library in LIBRARIES)
 

@@ -30,8 +30,8 @@ LONG_COPY: Final = re.compile(r"Copy([HD])(?:ost|evice)To([HD])(?:ost|evice)")
 """Name of a copy in old ROCm traces: ``CopyHostToDevice``."""
 WITHIN_DEVICE: Final = "DtoD"
 ACROSS_BUS: Final = ("HtoD", "DtoH")
-BETWEEN_HOSTS: Final = "HtoH"
-"""Direction of copies between hosts, which torch's next recorder writes as CUPTI's number 9."""
+WITHIN_HOST: Final = "HtoH"
+"""Direction of copies within host memory. Torch's new recorder cuspy writes CUPTI's number 9 instead."""
 TO_DEVICE: Final = re.compile(r"HtoD|HostToDevice")
 PAGEABLE: Final = r"\bHtoD\b.*\(Pageable -> "
 UNPINNED: Final = r"\bHtoD\b.*\((?:Pageable|Host) -> "

@@ -16,7 +16,7 @@ class Flat(NamedTuple):
     """A timeline of one thread, cut where its innermost slice changes."""
 
     start: Ints
-    """Start of each piece. The first piece has no beginning, and the last one no end."""
+    """Start of each interval with one innermost slice; minus infinity for the first. The last interval has no end."""
     entry: Column
     """Entry of `host.tree`, or -1."""
 

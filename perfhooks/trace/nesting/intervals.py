@@ -28,7 +28,7 @@ MS: Final = 1e-6
 NOTABLE: Final = 0.01
 """Ratio from which a difference or a gain is reported. Two recordings of one program differ by as much."""
 MOST: Final = 0.8
-"""Ratio from which a part stands for the whole. torch_tb_profiler uses it to detect steps with missing kernels."""
+"""Ratio from which a part represents the whole. torch_tb_profiler uses it to detect steps with missing kernels."""
 NEARLY_ALL: Final = 0.9
 """Ratio from which a part counts as the whole, because clocks and records are not exact."""
 

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags, Intervals
 
 LOADING_NS: Final = 5_000_000
-"""Minimum time of host work between launches, in ns, for example to prepare a kernel. Recorded starts took 6.5 to
-3,056 ms. Launches take microseconds and are less than 1 ms apart."""
+"""Minimum time in ns of host work that prepares (loads, compiles) a kernel. Recorded preparations took 6.5 to
+3,056 ms; pauses between launches are shorter than 1 ms.
+"""
 
 COMPILING: Final = "compiling"
 CAPTURING: Final = "capturing graphs"

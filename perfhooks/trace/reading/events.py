@@ -10,8 +10,8 @@ import msgspec
 
 MALFORMED: Final = (ValueError, RecursionError, msgspec.MsgspecError)
 
-_REPAIRABLE: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|(?<=:)\s*N/A', re.DOTALL)
-"""Pattern of strings, and of Kineto's literal for unknown values."""
+_STRING_OR_UNKNOWN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|(?<=:)\s*N/A', re.DOTALL)
+"""Pattern of strings, and of ``N/A``, which Kineto writes for unknown values and which is no JSON."""
 _ESCAPE: Final = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|(?P<bad>))')
 _LITERAL_BACKSLASH: Final = re.compile(r'\\(?!")')
 
@@ -91,7 +91,7 @@ def salvage(text: bytes) -> tuple[list[Event], int, bytes]:
 
 def _loads(text: bytes) -> tuple[Any, str] | None:
     decoded = text.decode("utf-8", "replace").lstrip()
-    for attempt in (decoded, _REPAIRABLE.sub(_repair, decoded)):
+    for attempt in (decoded, _STRING_OR_UNKNOWN.sub(_repair, decoded)):
         try:
             value, end = _DECODER.raw_decode(attempt)
             value = _portable(value) if _LARGE.search(text) else value

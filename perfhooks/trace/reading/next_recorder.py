@@ -11,7 +11,7 @@ import numpy as np
 
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
 from perfhooks.trace.model import by_number
-from perfhooks.trace.names.device_work import BETWEEN_HOSTS
+from perfhooks.trace.names.device_work import WITHIN_HOST
 from perfhooks.trace.nesting.slices import inherited, nest
 from perfhooks.trace.reading.events import decode_value
 
@@ -26,7 +26,7 @@ CALLS: Final = frozenset({"cuda_runtime", "cuda_driver"})
 """Categories of runtime calls. Only CUDA traces get external ids, because the recorder supports only CUDA."""
 KINDS: Final = ("copy_kind", "source_kind", "target_kind", "memory_kind")
 """Arguments that contain the number of a kind, for which Kineto writes a name."""
-_DIRECTIONS: Final = {9: BETWEEN_HOSTS}
+_DIRECTIONS: Final = {9: WITHIN_HOST}
 _MEMORIES: Final = dict(
     enumerate(("unknown", "pageable", "pinned", "device", "array", "managed", "device_static", "managed_static"))
 )

@@ -32,7 +32,7 @@ OBJECTS: Final = 0.5
 OBJECTS_FLOOR: Final = 1 << 20
 
 _PACKED_BLOCK: Final = 1 << 16
-"""Compressed bytes to read at once. zlib copies the remaining data of the block at the end of each gzip member."""
+"""Compressed bytes to read at once. Large blocks are slow: zlib copies the remaining block after each gzip member."""
 
 
 OF_PERFETTO: Final = (

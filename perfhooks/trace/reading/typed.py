@@ -39,7 +39,7 @@ class OddEventError(Exception):
     def __init__(self, index: int | None) -> None:
         super().__init__(index)
         self.index = index
-        """Mapping of the learned categories; None if the text is no JSON, or no category exists yet."""
+        """Index of the odd event in the list; None if it is unknown."""
 
 
 class TypedEvents:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 WITHOUT_TIME: Final = "records-without-time"
 WITHOUT_LENGTH: Final = "records-without-length"
 _MICROSECOND_NS: Final = 1000
-"""Maximum rounding error of a missing time in ns. Some recorders write whole microseconds."""
+"""Maximum distance in ns from time 0 of a missing time. Some recorders round times to whole microseconds."""
 
 
 class Validity:

@@ -40,7 +40,7 @@ _SCHEMA: Final = {
 class _Calls(NamedTuple):
     row: Ints
     category: Column
-    """Category by the name, or by the innermost named parent; otherwise `OTHER`."""
+    """Category by its name, or by the innermost parent whose name has a category; otherwise `OTHER`."""
     counts: Flags
     own: Ints
 

@@ -25,7 +25,7 @@ SEVERITIES: Final = ("error", "warning", "info")
 """Severities in descending order: numbers are wrong or missing; numbers may be wrong; useful to know."""
 
 _MIN_WARNING_RATIO: Final = 0.05
-"""Minimum share of the steps for a warning about recorder overhead. Step times vary by half of this ratio anyway."""
+"""Minimum share of the step time for a warning about recorder overhead. Step times vary by half of this anyway."""
 
 _COUNTS: Final = re.compile(
     r"(Out-of-range|Invalid ext correlations|CPU GPU out-of-order|CUPTI stopped early\?) = (\d{1,18})"

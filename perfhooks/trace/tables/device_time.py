@@ -62,10 +62,10 @@ class Idle(NamedTuple):
     end: Ints
     step: Column
     place: Column
-    """Index into `PLACES`; -1 in a step without its own work."""
+    """Position in the step, as an index into `PLACES`; -1 if the step launched no device work."""
     cause: Column
     row: Column
-    """Host slice that shows the cause, or the launch, or -1."""
+    """Host slice that caused the idle time, else the slice of the launch, or -1."""
     work: Column
     """Next work, as an index into `Trace.device_rows`, or -1."""
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 MODEL: Final = 0.75
-"""Minimum share of the time inside a module that counts as the model. Losses and metrics are outside of it."""
+"""Minimum share of the time that the model takes. Losses and metrics take the rest."""
 _ON_HOST: Final = ("forward_ms", "backward_ms")
 _ON_DEVICE: Final = ("forward_device_ms", "backward_device_ms")
 
@@ -47,7 +47,7 @@ class ModuleTree(NamedTuple):
     forward: Ints
     backward: Ints
     node: Ints
-    """Innermost autograd node of a module around each entry, or the entry itself."""
+    """Innermost autograd node with a module, around each entry or the entry itself; else -1."""
     work: Ints
     """Region or module of each of `Trace.device_rows`."""
     backward_work: Flags

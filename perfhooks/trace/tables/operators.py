@@ -33,7 +33,7 @@ _GROUP_OF: Final = np.array(
 GROUPS: Final = ("shapes", "stack", "line", "module", "step")
 _TIMES: Final = ("self_cpu_ms", "cpu_ms", "exclusive_cpu_ms", "self_device_ms", "device_ms")
 _LOST: Final = {"self_device_ms": ("launches", "lost"), "device_ms": ("all launches", "all lost")}
-"""Columns with the launches and the lost launches of each device time, which show whether the time is known."""
+"""For each device time: the columns with the number of launches, and of launches whose work was not recorded."""
 _RATE: Final = "rate "
 _WITH_INNER: Final = {"count", "cpu_ms", "device_ms", "cpu_bytes", "device_bytes"}
 _SIZES: Final = ("self_cpu_bytes", "cpu_bytes", "self_device_bytes", "device_bytes")
@@ -44,7 +44,7 @@ class Calls(NamedTuple):
 
     row: Ints
     parent: Ints
-    """Call that contains the call, merged or not, or -1."""
+    """Enclosing call, or the call into which that one is merged; -1 if there is none."""
     into: Ints
     """Call into which the call is merged, so that both count once; the call itself if it is not merged."""
     depth: Ints

@@ -139,7 +139,7 @@ class FindingText:
 
     @property
     def version(self) -> str:
-        """Name of the version of the title; empty for the usual title."""
+        """Name of the alternative title; empty for the usual title."""
         return next((name for name, version in reversed(self._versions) if version.title != "{title}"), "")
 
     @property

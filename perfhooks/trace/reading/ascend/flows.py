@@ -6,9 +6,9 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.events import Event
 
 OPERATOR: Final = "async_npu"
-"""Flow from the start of the operator that requested work to the work."""
+"""Flow to device work, from the start of the operator that requested it."""
 CALL: Final = "HostToDevice"
-"""Flow from the call that launched work to the work."""
+"""Flow to device work, from the call that launched it."""
 CATEGORIES: Final = frozenset((OPERATOR, CALL))
 
 
