@@ -1,4 +1,4 @@
-"""Profiling hooks for PyTorch training that people leave switched on."""
+"""Profiling hooks that users of PyTorch leave switched on."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Write the verdicts, because an undecided comparison passes."""
+    """Print all verdicts in the summary, because an undecided comparison passes its test."""
     said = config.stash.get(_SAID, [])
     if said:
         terminalreporter.section("perfhooks")

@@ -138,11 +138,11 @@ def assert_not_slower(
     """Fail a test if a training became slower: ``assert_not_slower("base.json", "perf/latest", by=0.05)``.
 
     Each side is a run folder, a baseline of ``perfhooks compare --save``, or several runs. ``by`` is the tolerated
-    ratio: 0.05 is 5%. The returned ``verdict.outcome`` is ``"undecided"`` for too few steps or runs.
+    ratio: 0.05 is 5%. The returned ``verdict.outcome`` is ``"undecided"`` if more steps or runs are needed.
 
     Raises:
-        AssertionError: It is slower; with the verdict and the largest reasons.
-        PerfhooksError: There is no such run, or it has too few unprofiled steps.
+        AssertionError: The training is slower; the message contains the verdict and the main reasons.
+        PerfhooksError: A run does not exist, or has fewer than 20 unprofiled steps.
     """
     from perfhooks.analysis.comparison import comparison, sources
     from perfhooks.report.comparison import written

@@ -153,7 +153,7 @@ class ProfileKwargs(accelerate.utils.ProfileKwargs):  # type: ignore[misc]  # ac
         **options: See :class:`perfhooks.Options`; all but ``stage``.
 
     Raises:
-        OptionError: An argument has an invalid value.
+        OptionError: An argument is invalid.
         TypeError: An option is unknown.
     """
 

@@ -35,8 +35,8 @@ class ProfilerCallback(Adapter):
 
     Files go to ``perf`` in the folder of Fabric's first logger, else in the working directory, unless ``out`` is set.
 
-    Fabric has two hooks: after the setup of a model, and after an optimizer step. These hooks are sufficient for steps
-    that are optimizer updates. To record waits for data, batches as steps, or other loops, iterate over `steps`.
+    Fabric's hooks are sufficient for steps that are optimizer updates. To record waits for data, batches as steps, or
+    other loops, iterate over `steps`.
 
     Args:
         schedule: Steps to record, as for :class:`perfhooks.Profiler`; or a mapping of loops to schedules, with the keys
@@ -48,7 +48,7 @@ class ProfilerCallback(Adapter):
         **options: See :class:`perfhooks.Options`; all but ``stage``.
 
     Raises:
-        OptionError: An argument has an invalid value.
+        OptionError: An argument is invalid.
         TypeError: An option is unknown.
     """
 

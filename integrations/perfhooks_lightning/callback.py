@@ -57,7 +57,7 @@ class ProfilerCallback(Adapter, Callback):
         **options: See :class:`perfhooks.Options`; all but ``stage``.
 
     Raises:
-        OptionError: An argument has an invalid value.
+        OptionError: An argument is invalid.
         TypeError: An option is unknown.
     """
 

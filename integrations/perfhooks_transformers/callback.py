@@ -54,7 +54,7 @@ class ProfilerCallback(Adapter, TrainerCallback, ExportableState):
         **options: See :class:`perfhooks.Options`; all but ``stage``.
 
     Raises:
-        OptionError: An argument has an invalid value.
+        OptionError: An argument is invalid.
         TypeError: An option is unknown.
     """
 

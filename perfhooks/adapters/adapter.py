@@ -34,7 +34,7 @@ class Adapter:
         default: Default schedule of the training.
 
     Raises:
-        OptionError: An argument has an invalid value.
+        OptionError: An argument is invalid.
         TypeError: An option is unknown.
     """
 

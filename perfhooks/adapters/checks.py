@@ -13,12 +13,7 @@ UNITS: Final = ("batch", "optimizer")
 
 
 def check(face: Callable[..., Any], options: Mapping[str, Any], *, framework: str, step_unit: str = "batch") -> None:
-    """Check the arguments that all integrations have. ``face`` is the constructor, for the names of its arguments.
-
-    Raises:
-        OptionError: An argument has an invalid value.
-        TypeError: An option is unknown.
-    """
+    """Check the arguments that all integrations have. ``face`` is the constructor, for the names of its arguments."""
     check_names(options, inspect.signature(face).parameters)
     if "stage" in options:
         raise OptionError(f"stage is set by {framework}: pass a schedule for {options['stage']!r} instead")

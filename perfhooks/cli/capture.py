@@ -45,7 +45,7 @@ def command(
     timeout: Annotated[float, typer.Option("--timeout", help="Maximum wait for the window, in seconds.")] = 600.0,
     show_it: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
 ) -> None:
-    """Request a window from a running job, independent of its schedule. All ranks record the same steps.
+    """Let a running job record some steps now, independent of its schedule. All ranks record the same steps.
 
     The steps are far enough ahead that every rank reads the request in time. The job does not wait, and its ranks do
     not communicate. Exits with 1 if no rank recorded.

@@ -32,7 +32,7 @@ _AT: Final = "--run-at"
 
 
 class CLASS(TyperCommand):
-    """A command with ``--`` between two lists, and options on both sides."""
+    """A command with two lists of runs, separated by ``--``. Options may precede and follow it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, [_BETWEEN if part == "--" else part for part in _with_revisions(args)])
@@ -121,7 +121,7 @@ def command(
     """Decide whether a training became slower, by how much, and why.
 
     With --run, both commands run in interleaved blocks, which is the safest way on a shared machine. For two recorded
-    runs, the verdict compares unprofiled steps, and the reasons come from the windows.
+    runs, the verdict compares unprofiled steps, and the reasons come from profiled steps.
     """
     from perfhooks.cli.actions import compare, turns
 

@@ -15,5 +15,5 @@ def command(
         typer.Argument(help='Fields of the schedule, for example "wait=1 warmup=1 active=3".', show_default=False),
     ],
 ) -> None:
-    """Draw a schedule: the steps that are skipped, warm up and are recorded."""
+    """Draw a schedule: skipped steps, warm-up steps and recorded steps."""
     typer.echo(Schedule.of(" ".join(words)))

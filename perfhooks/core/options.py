@@ -120,8 +120,7 @@ class RecordingOptions(TypedDict, total=False):
 class Options(RecordingOptions, total=False):
     """All options. Every interface uses the same names. All options are keyword-only and have a default.
 
-    Type, default and meaning of an option are defined only here. Signatures and help texts of all interfaces are
-    generated from this class.
+    Signatures and help texts of all interfaces are generated from this class.
     """
 
     out: Annotated[

@@ -41,8 +41,8 @@ class Run:
     ) -> Run:
         """Create a run folder in ``out``, a folder or an fsspec URL.
 
-        ``name`` must be equal on all ranks. None uses the launcher's identity, else the time and the process.
-        ``before`` is the number of earlier runs of this job, which have the same identity.
+        ``name`` must be equal on all ranks. None uses the job id of torchrun or SLURM, else time and process id.
+        ``before`` is the number of earlier runs with this job id.
         """
         parent = remote.local_folder(out) if remote.is_url(out) else Path(out).absolute()
         remote.check_text(parent)

@@ -24,7 +24,7 @@ class Kind(enum.IntEnum):
 
 
 class Lane(enum.IntEnum):
-    """Kinds that may nest in each other. A stream and a thread of equal number have different lanes."""
+    """A group of kinds whose slices may nest in each other. It separates a stream from a thread of equal number."""
 
     HOST = 0
     DEVICE = 1

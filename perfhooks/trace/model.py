@@ -54,7 +54,7 @@ class Instants(NamedTuple):
 
 
 class Flows(NamedTuple):
-    """Links from forward operators to the autograd nodes they created, by starts of slices."""
+    """Links from forward operators to the autograd nodes that they created. Both ends are start times of slices."""
 
     thread: Ints
     time: Ints
@@ -215,7 +215,7 @@ class Trace:
 
     @cached_property
     def launch_spans(self) -> tuple[Ints, Ints]:
-        """Recorded start and end of the launch of each of `device_rows` (or of its slice), in ns."""
+        """Start and end of the launch of each of `device_rows`, in ns; if not recorded, of the launching slice."""
         edges = []
         for name, column in (("launch_begin", self.start), ("launch_end", self.end)):
             rows, values = self.sparse(name)
@@ -246,7 +246,7 @@ class Numbered(NamedTuple):
 
 
 def by_number(numbers: Ints, rows: Ints) -> Numbered:
-    """Sort slices by their number, without slices that have none (0 or less)."""
+    """Sort slices by a number, for example their correlation. Slices with 0 or less have no number and are dropped."""
     rows = rows[numbers[rows] > 0]
     rows = rows[np.argsort(numbers[rows], kind="stable")]
     return Numbered(numbers[rows], rows)

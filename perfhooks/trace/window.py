@@ -42,13 +42,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables of one window, and its counting steps; all readers use the same cached tables.
+    """Tables of one window, and the steps that count; all readers use the same cached tables.
 
-    Counting steps are complete steps. A step that was open at the end of the recording does not count, and neither does
-    the short mark of an idle ``step()``. If no complete step remains, all marks that are steps count. Without marks,
-    the whole recording is one step. The step file, the log line, the report and the findings use only counting steps.
-
-    Computed tables are stored in the trace and freed with it.
+    Complete steps count. A step that was open at the end of the recording does not count. A call of ``step()`` after
+    the last step leaves a short mark, which does not count either. If no complete step remains, incomplete steps count.
+    Without marks, the whole recording is one step. The step file, the log line, the report and the findings use only
+    steps that count.
     """
 
     trace: Trace
@@ -74,7 +73,7 @@ class Tables:
 
     @property
     def counting(self) -> Flags:
-        """Whether each of `marks` is a counting step."""
+        """Whether each of `marks` is a step that counts."""
         return _counting(self.trace, self.first, self.unfinished)
 
     @property
@@ -142,7 +141,7 @@ class Tables:
 
     @property
     def usual(self) -> Flags:
-        """Whether each of `marks` counts and is in the means, see `perfhooks.trace.names.step_kinds.usual`."""
+        """Whether each of `marks` counts in mean values, see `perfhooks.trace.names.step_kinds.usual`."""
         is_usual: Flags = self.counting.copy()
         is_usual[is_usual] = step_kinds.usual(self.steps)
         return is_usual
@@ -219,7 +218,7 @@ def _counting(trace: Trace, first: int, unfinished: int | None) -> Flags:
     # an interrupted step may have waited for its interruption
     typical = np.median(wall[finished] if finished.any() else wall) if len(wall) else 0.0
     is_whole: Flags = np.ones(len(wall), np.bool_)
-    # an idle step() after the window leaves a short last mark, of less than a tenth of a step
+    # a step() after the last step leaves a short last mark, of less than a tenth of a step
     if len(wall) and wall[-1] < 0.1 * typical:
         op_starts = trace.start[trace.rows(Kind.OP)]
         is_whole[-1] = bool(((op_starts >= marks.start[-1]) & (op_starts < marks.end[-1])).any())

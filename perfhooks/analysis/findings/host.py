@@ -176,8 +176,8 @@ def _versions_of_launching(window: Evidence, *, has_replays: bool) -> list[str]:
 def synchronisation(window: Evidence) -> Iterator[Finding]:
     """The host waits for the device, which then idles until the next launch, for 1% of the step or more.
 
-    Source: `evidence.NOTABLE`. Idle time counts if it begins during the wait and ends with the next work in the step.
-    Idle time counts up to the length of the wait, because without the wait the host would launch earlier by that time.
+    Source: `evidence.NOTABLE`. Idle time counts if it begins during the wait and ends with the next work in the step,
+    up to the length of the wait.
 
     Not measured.
     """
@@ -270,9 +270,9 @@ def _idle_after_waits(window: Evidence, begin: Ints, end: Ints) -> Ints:
 def allocator_churn(window: Evidence) -> Iterator[Finding]:
     """Steps call ``cudaMalloc`` or ``cudaFree`` at least once each, for 1% of their time or more.
 
-    Source: `evidence.NOTABLE`. A recording without step marks may be the start of a program, which allocates memory for
-    the first time. Without step marks, calls count from the first release of memory after 10% of all launches
-    (`perfhooks.trace.nesting.starts.is_first`). There is no finding if one-time work takes most of the recording.
+    Source: `evidence.NOTABLE`. Without step marks, the recording may be the start of a program, so calls count from the
+    first release of memory after 10% of all launches (`perfhooks.trace.nesting.starts.is_first`). There is no finding
+    if one-time work takes most of the recording.
 
     Not measured.
     """

@@ -39,9 +39,8 @@ def slow_convolution(window: Evidence) -> Iterator[Finding]:
     """Convolutions by unfolding (``_slow_conv2d``, ...) take 5% of the step or more while oneDNN is off.
 
     Source: `HEAVY`, `UNFOLDED`; the library settings of the recorded process (`Circumstances`). If oneDNN is on, torch
-    uses unfolding only when it is faster. Examples are 1 x 1 filters with one thread and a batch below 16. If the
-    setting is unknown, one convolution in the library shows that it is on. In float64, a CPU has no other
-    implementation; see `float64_products`.
+    uses unfolding only when it is faster. If the setting is unknown, one convolution in the library shows that it is
+    on. In float64, a CPU has no other implementation; see `float64_products`.
 
     Measured: on a CPU, see `UNFOLDED`. The gain on a device was not measured and is an upper bound.
     """
@@ -122,8 +121,7 @@ def _has_float64(types: object, dims: object) -> bool:
 def kernels_below_limit(window: Evidence) -> Iterator[Finding]:
     """Kernels that reach less than 30% of the device's peak take 10% of the step or more.
 
-    Kernels of unfused attention do not count. Kernels below 10 us do not count, because constant overhead dominates
-    them.
+    Kernels of unfused attention do not count, and kernels below 10 us, because constant overhead dominates them.
 
     Source: `FAR`, `MAJOR`; operations and bytes from the recorded shapes of the launching operators
     (`perfhooks.trace.limits`), and the peaks of the device.

@@ -147,7 +147,7 @@ def _may_wait_unrecorded(window: Evidence) -> bool:
 def profiler_overhead(window: Evidence) -> Iterator[Finding]:
     """A profiled step takes at least 1.5 times as long as an unprofiled one.
 
-    Source: `LARGE`; medians of the run's timeline. The finding explains the other figures.
+    Source: `LARGE`; medians of the run's timeline.
 
     Not measured: the finding has no estimated gain.
     """

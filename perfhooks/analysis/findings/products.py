@@ -148,8 +148,8 @@ def float64_products(window: Evidence) -> Iterator[Finding]:
 def unaligned_products(window: Evidence) -> Iterator[Finding]:
     """GEMMs on tensor cores whose rows do not begin at multiples of 16 bytes take 5% of the step or more.
 
-    GEMMs of unfused attention do not count, because a fused kernel needs no padding. GEMMs that are bound by memory
-    do not count, because padding increases the bytes that they read.
+    GEMMs of unfused attention do not count, because a fused kernel needs no padding. GEMMs that are bound by memory do
+    not count, because padding increases the bytes that they read.
 
     Source: `HEAVY`; kernels of CUTLASS, whose names have the number of elements per load (``align1``), and NVIDIA's
     "Matrix Multiplication Background User's Guide": GEMMs are fastest if dimensions are multiples of 16 bytes. The

@@ -25,8 +25,8 @@ class Schedule:
         Schedule(wait=997, warmup=1, active=2)  # the last 2 of every 1,000 steps, without end
         Schedule.parse("wait=10 warmup=2 active=3")  # the same fields as text, for a config or a command line
 
-    The fields are integers, including NumPy's (``operator.index``). Booleans are invalid, because ``repeat=True`` looks
-    like "without end" but would mean 1. Only ``skip_first_wait`` accepts Booleans. Steps count from 0.
+    The fields are integers, including NumPy's (``operator.index``). Except in ``skip_first_wait``, Booleans are
+    invalid, because ``repeat=True`` looks like "without end" but would mean 1. Steps count from 0.
 
     Raises:
         ScheduleError: A field is not an integer, or too small.

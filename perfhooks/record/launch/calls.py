@@ -1,8 +1,8 @@
 """Wrappers of module calls, backward passes and ``torch.save``, for programs without a loader or optimizer.
 
 During its import, torch.compile takes the current ``torch.nn.Module.__call__`` for torch's own, so the wrapper is
-removed during that import. On a CPU, the wrapper of backward passes stays installed, because ranks synchronize in these
-passes.
+removed during that import. On a CPU, the wrapper of backward passes stays installed: the start and end of the passes
+show late ranks.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def exclude_from_compile() -> None:
 
 
 def would_start_device() -> bool:
-    """Return whether a recorder would use a device first. Forked children could then not use it."""
+    """Return whether a recorder would be the first to use a device. Forked children could then not use it."""
     version: Any = torch.version
     nodes = (("cuda", "/dev/nvidiactl"), ("cuda", "/dev/dxg"), ("hip", "/dev/kfd"), ("xpu", "/dev/dri"))
     is_there = any(getattr(version, kind, None) and Path(node).exists() for kind, node in nodes)

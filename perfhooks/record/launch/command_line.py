@@ -48,10 +48,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Time limit of ``perfhooks try --loader``, in s of the monotonic clock."""
 
     def named(self, number: int) -> Request:
-        """Return the request of a training.
-
-        From the second training on, the run name ends in the number of the training.
-        """
+        """Return these settings for one training. From the second one on, the run name ends in its number."""
         name = self.options.get("run")
         if name is None or number == 1:
             return self

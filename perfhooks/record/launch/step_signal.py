@@ -102,7 +102,7 @@ class StepSignal:
         return after_step
 
     def _first_update(self) -> bool:
-        """Return `torch.compiler.is_compiling`, which cannot be imported before the import of torch has ended."""
+        """Import `torch.compiler`, which was not possible during the import of torch. Return ``is_compiling()``."""
         from torch.compiler import disable, is_compiling
 
         self._is_compiling = is_compiling
@@ -199,7 +199,7 @@ class StepSignal:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Disable step detection at the first error, because a loop has thousands of fetches."""
+        """Disable step detection at the first error, because thousands of fetches could repeat it."""
         failed = True
         with guard("detecting steps"):
             yield

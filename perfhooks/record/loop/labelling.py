@@ -1,9 +1,8 @@
 """Automatic labels for the parts of a step, active only while a window records.
 
-Wrappers replace the functions of torch that begin a part.
-
-With torch's global module hooks, ``torch.compile`` warns at every call of a compiled module, and compiles the model
-again when they are removed. ``torch.autograd.grad`` is not replaced, because torch.compile guards it.
+Wrappers replace the functions of torch that begin a part. torch's global module hooks are not used: with them,
+``torch.compile`` warns at every call of a compiled module, and compiles the model again when they are removed.
+``torch.autograd.grad`` is not replaced, because torch.compile guards it.
 """
 
 from __future__ import annotations

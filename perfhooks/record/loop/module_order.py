@@ -24,7 +24,7 @@ class ModuleOrder:
     """The modules that were called in a window, in the order of their first calls.
 
     The recorder numbers the modules of each class in this order (``PythonIDVisitor`` in torch's ``collection.cpp``).
-    Calls on other threads or in compiled code are missing here. Readers then find other numbers than names, and ignore
+    Calls on other threads or in compiled code are missing here. Readers then find more numbers than names, and ignore
     the names of that class.
     """
 

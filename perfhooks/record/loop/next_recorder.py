@@ -110,7 +110,7 @@ def is_used(window: Any) -> bool:
 
 
 def prepare(window: Any, prepare_trace: Callable[[], None]) -> None:
-    """Prepare this recorder. If it is not available, Kineto also records the device."""
+    """Prepare the recorders of a window. If the next recorder is not available, Kineto also records the device."""
     if not is_used(window):
         prepare_trace()
         return
@@ -170,8 +170,8 @@ def check_observer(observer: Any) -> None:
 def export_path(window: Any, path: Path) -> Path:
     """Return the given path, or a compressed file next to it.
 
-    The call waits for the export, even with ``cuspy_async_export``. A thread would block the training too: torch merges
-    both traces in Python, at 25 us per event, and holds the GIL for a third of that in one call.
+    This waits until torch has written the file, even with ``cuspy_async_export``. A thread would block the training
+    too: torch merges both traces in Python, at 25 us per event, and holds the GIL for a third of that in one call.
     """
     if is_used(window):
         window.wait_for_exports()

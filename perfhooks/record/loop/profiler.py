@@ -67,7 +67,7 @@ class Profiler(TorchInterface):
         **options: See :class:`Options`.
 
     Raises:
-        OptionError: An argument has an invalid value.
+        OptionError: An argument is invalid.
         TypeError: An option is unknown.
     """
 
@@ -178,7 +178,7 @@ class Profiler(TorchInterface):
             self.start()
 
     def request(self, steps: int = 3, **recording: bool) -> None:
-        """Record the next steps in addition to the schedule. Steps of a window of the schedule are skipped.
+        """Record the next steps that the schedule does not record.
 
         Up to 16 requested windows can wait. Further requests are refused.
 
@@ -265,9 +265,8 @@ class Profiler(TorchInterface):
     def region(self, name: str) -> AbstractContextManager[Any]:
         """Return a context manager that labels a part of the step while a window records.
 
-        Outside of windows a label costs almost nothing.
-
-        Call this for each part, because the call decides, not the entry, whether the part is labelled.
+        Outside of windows a label costs almost nothing. Do not reuse the result for later parts: this call decides
+        whether the part is labelled.
 
         Args:
             name: A name of :data:`perfhooks.core.labels.PARTS` for the step table; other names appear in the trace.

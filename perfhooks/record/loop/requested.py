@@ -94,7 +94,7 @@ class Requests:
         self.base = base if planned is None else _schedule_of(planned)
 
     def has_busy_threads(self) -> bool:
-        """Return whether other threads compete with a loop without a schedule."""
+        """Return whether other threads compete with the training; false if the user set a schedule."""
         return self.load is not None and self.load.is_busy()
 
     def _step_times_since(self, step: int) -> list[int] | None:

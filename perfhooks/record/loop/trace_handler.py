@@ -30,7 +30,7 @@ def on_trace_ready(
     Args:
         *wanted: Handlers as names, mappings or objects. Without any, the default handlers are used.
         out: Folder of runs.
-        run: Name of the run; None uses the launcher's identity, else the time and the process.
+        run: Name of the run; None uses the job id of torchrun or SLURM, else time and process id.
         stage: Name of the loop in file names and tables.
 
     Returns:

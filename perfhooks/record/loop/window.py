@@ -183,7 +183,7 @@ class Window(WindowResults):
         return action_of(self._phases, max(step, self._begin))
 
     def arm(self, first: int, phases: Phases) -> None:
-        """Prepare for the steps from ``first`` on. torch appends their events to those of earlier steps."""
+        """Prepare the next window with ``acc_events``: torch appends its events to those of earlier windows."""
         self._begin = self.step_num = first
         self._phases = phases
         self.planned = phases.next_window(first)
@@ -216,7 +216,7 @@ class Window(WindowResults):
             self.budget.end_step()
 
     def has_room_for_step(self) -> bool:
-        """With stacks, use the overseer's last measurement: a new one would add Python calls to the recording."""
+        """With stacks, use the last measurement of `Overseer`: a new one would add Python calls to the recording."""
         if not (self.with_stack and self._overseer is not None and self._overseer.is_running):
             self.budget.measure()
         return self.budget.has_room

@@ -113,7 +113,7 @@ class Explainer:
         )
 
     def _in_evaluating_function(self, samples: Sequence[Sample], sure: list[Sample]) -> list[Sample]:
-        """Return the samples in the outermost function that all sure samples share and that does little else.
+        """Return the samples in the outermost function that contains all ``sure`` samples, and few others.
 
         Other samples of an evaluation show loading or scoring.
         """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RequestInbox:
-    """Requests for windows that exist at the first poll were made to an earlier process. They are skipped."""
+    """Reads requests for windows. Requests from before the first poll are skipped: an earlier process received them."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

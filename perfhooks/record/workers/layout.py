@@ -121,7 +121,7 @@ def _address(file: int, frame: types.FrameType) -> int:
 
 
 def _running(file: int, depth: int) -> set[tuple[int, int]]:
-    """Return possible offsets of the running frame in the thread state. The second offset is -1 for a direct pointer.
+    """Return pairs of offsets that may lead from the thread state to the running frame; -1 if one offset is enough.
 
     No other Python function may be called meanwhile, because it would become the running frame.
     """

@@ -34,9 +34,9 @@ NO_PERMIT: Final = Permit()
 
 
 def finish(place: Place, permit: Permit = NO_PERMIT, *, write_report: bool = True) -> Capture:
-    """Turn a spooled capture into its artifacts. A finished capture stays unchanged.
+    """Write the files of a saved window. A finished window stays unchanged.
 
-    If a handler fails, the capture gets a note. If a file cannot be written (OSError), the capture stays spooled for a
+    If a handler fails, the window gets a note. If a file cannot be written (OSError), the state stays ``spooled`` for a
     retry. Raises TimeoutError if another process held the lock for ten minutes.
     """
     run = Run.of(place)
@@ -67,7 +67,7 @@ def update_report(place: Place, permit: Permit = NO_PERMIT) -> None:
 
 
 def write_page(run: Run, permit: Permit = NO_PERMIT) -> None:
-    """Log failures, because the windows are complete without the report."""
+    """Write the report. Failures are only logged, because the windows are complete without it."""
     try:
         report.write(run.folder, remote=permit.remote)
     except Exception as error:
@@ -76,7 +76,7 @@ def write_page(run: Run, permit: Permit = NO_PERMIT) -> None:
 
 
 def measure_again(place: Place) -> None:
-    """Measure the cost of recording again, because few unprofiled steps existed before."""
+    """Compute the profiler overhead again: few unprofiled steps existed when the window was finished."""
     run = Run.of(place)
     with locked(run.folder / lock(place.rank), SILENT_S):
         capture = place.load()

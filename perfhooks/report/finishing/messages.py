@@ -1,4 +1,4 @@
-"""Messages between a training and its worker, one JSON object per line."""
+"""Messages between a training and the worker process that writes its files, one JSON object per line."""
 
 from __future__ import annotations
 

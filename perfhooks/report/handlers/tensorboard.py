@@ -48,7 +48,7 @@ class TensorBoard:
         object.__setattr__(self, "folder", str(Path(self.folder).absolute()))
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
-        """Return one file; none if it is in `folder`."""
+        """Return one file; none if `folder` is set, because the file is then written there."""
         write = functools.partial(translate, Path(trace.path))
         if self.folder is None:
             yield Artifact("tensorboard.pt.trace.json.gz", write)

@@ -53,10 +53,9 @@ def headlines(page: Path) -> list[str]:
 
 
 def is_due(place: Place) -> bool:
-    """Return whether the rank that finished a window should write the report.
+    """Return whether the rank that finished a window writes the report.
 
-    The lowest rank of the window and the last rank to finish it write the report, so the final report includes all
-    ranks.
+    The lowest rank and the last rank do, so that the final report includes all ranks.
     """
     names = [path.name for path in place.folder.iterdir()] if place.folder.exists() else []
     finished, recorded = set(layout.share.ranks(names)), layout.ranks_of_window(names)

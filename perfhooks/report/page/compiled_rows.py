@@ -26,8 +26,8 @@ _BREAKS: Final = {"line": pl.String, "within": pl.String, "reason": pl.String, "
 def functions(compilation: Compilation) -> pl.DataFrame:
     """Return the compiled functions, the longest compilation first. torch keeps the last 64 compilations.
 
-    ``recorded`` are graphs compiled in the window. ``seconds`` is the total of the other times. ``reason`` is the last
-    failed guard. A function with ``failed`` runs uncompiled.
+    ``recorded`` are graphs compiled in the window. ``seconds`` is the sum of the other time columns. ``reason`` is the
+    last failed guard. A function with ``failed`` runs uncompiled.
     """
     rows = [
         {

@@ -61,7 +61,7 @@ class Gain(_Complete):
 
 
 class Measured(_Complete):
-    """Result of perfhooks try for this rule: the recorded operators, run again in another variant."""
+    """Result of perfhooks try for the rule of a finding: the recorded operators, run again in another variant."""
 
     variant: str
     device: str

@@ -44,8 +44,8 @@ _log = logging.getLogger("perfhooks")
 def gather(folder: Path) -> dict[str, Any]:
     """Return the data of a run as `perfhooks.report.page.data.RunData`.
 
-    If the budget does not allow the ``details`` of all windows, late windows come first, and in each window the lowest
-    and the slowest rank.
+    If ``details`` of all windows exceed `_BUDGET`, the latest windows come first, and in each window the lowest and the
+    slowest rank.
     """
     run = FinishedRun(folder, brief=True)
     of_ranks, explanations = _compare_ranks(run), _explanations(run)
@@ -159,7 +159,7 @@ def _window(window: FinishedWindow, shown: dict[Place, dict[str, Any]], explanat
 
 
 def _rate_unprofiled(summary: dict[str, Any], cost: Cost) -> dict[str, Any]:
-    """Rate the findings again, because few unprofiled steps existed before."""
+    """Rate the findings again: few unprofiled steps existed when the window was finished."""
     findings = summary.get("findings")
     if not findings or not findings.get("step_ms") or not cost.idle_step_ms:
         return summary

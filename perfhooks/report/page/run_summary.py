@@ -161,8 +161,8 @@ def _add_profiled(summary: RunSummary, window: Mapping[str, Any], details: Mappi
 def _parts(summary: RunSummary, usual: Mapping[str, Any], typical: Counted | None, bound: float) -> list[SummaryPart]:
     """Return the shares of the unprofiled step if its wait for data is known, else of the profiled step.
 
-    The wait for data is that of unprofiled steps. The other parts of the host fill the remainder, in proportion to
-    their profiled times. If the device limits the step, its share is the only part.
+    Other parts of the host fill the remainder, in proportion to their profiled times. If the device limits the step,
+    its share is the only part.
     """
     wall = usual.get("wall_ms")
     busy = usual.get("busy_share") or 0.0

@@ -72,7 +72,7 @@ def _read_table(run: Path | None, listing: Listing | None = None) -> tuple[pl.Da
 
 
 def _unify_causes(table: pl.DataFrame) -> pl.DataFrame:
-    """Replace the causes of slow steps in a function by the most frequent cause."""
+    """Replace the causes of all steps that the same function made slow by the one with most time."""
     is_by_chance = pl.col("cause").is_in([*CHANCE_CAUSES, RANKS])
     is_script = pl.col("line").str.starts_with("<module>")
     function = pl.when(is_script).then("line").otherwise(pl.col("line").str.replace(_LINE_NUMBER, ")"))

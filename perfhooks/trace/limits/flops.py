@@ -91,7 +91,7 @@ convolution 2·N·C_in·C_out·H_out·W_out·k_h·k_w / groups; element-wise ope
 
 
 def _direct_convolution(image: Shape, weight: Shape, options: list[str]) -> int:
-    """Return 2·N·|weight|·|output positions|, for stride, padding, dilation."""
+    """Return 2·N·|weight|·|output positions|. ``options`` are stride, padding, dilation."""
     space = image[2:]
     stride, padding, dilation = (_numbers_per_dimension(argument, len(space)) for argument in options)
     return 2 * image[0] * math.prod(weight) * math.prod(positions(space, weight[2:], (stride, padding, dilation)))
@@ -123,9 +123,9 @@ def mask(argument: str) -> list[bool]:
 
 
 def _attention(query: Shape, key: Shape, value: Shape, products: tuple[int, int]) -> int:
-    """Return 2 operations per element of all matrix products; shapes are batch, heads, length, size.
+    """Return 2 operations per multiply-add of all matrix products; shapes are batch, heads, length, size.
 
-    ``products`` is the number of matrix products with the head size of the keys, and with that of the values.
+    ``products`` are two numbers of matrix products: with the head size of the keys, and with that of the values.
     """
     batch, heads, queries, size = query
     return 2 * math.prod([batch, heads, queries, key[2]]) * (products[0] * size + products[1] * value[3])

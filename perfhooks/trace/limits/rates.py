@@ -149,8 +149,8 @@ def columns(sums: dict[str, Ints]) -> dict[str, pl.Series]:
     - ``flops_per_byte``: of calls with both.
     - ``limit_percent``: the minimum time that the device needs, in percent of the measured time, by the roofline model
       of Williams, Waterman and Patterson, 2009. It may exceed 100, because bytes may come from caches.
-    - ``limit``: ``compute`` or ``memory``, whichever takes longer; ``latency`` if kernels take less than 10 us and need
-      less than half of it.
+    - ``limit``: ``compute`` or ``memory``, whichever takes longer; ``latency`` if kernels take less than 10 us, and
+      the minimum time is less than half of the measured time.
     """
     flops_, bytes_, flops_of_bytes, least = (sums[name] for name in ("flops", "bytes", "flops_of_bytes", "least_ps"))
     limit_ns = np.stack([sums[f"{limit}_ns"] for limit in LIMITS])
@@ -184,7 +184,7 @@ def _ratio(above: Ints, below: Ints) -> pl.Series:
 
 @cached_per_trace
 def of_calls(trace: Trace) -> dict[str, Ints]:
-    """Return the terms of `SUMS` for each of `calls`. Do not add nested calls to their outer calls."""
+    """Return the terms of `SUMS` for each of `calls`. An outer call already includes its nested calls."""
     costs = calls(trace)
     is_lost = not trace.is_device_traced and len(missing_work.lost_launches(trace)) > 0
     # if device work was lost, only the time of launches remains

@@ -54,7 +54,7 @@ def again(trace: Trace) -> tuple[Ints, Ints]:
 def resolved(trace: Trace, rows: Ints, values: Ints) -> tuple[Ints, Flags]:
     """Return the operations or bytes of calls after redispatch, and which of the calls count.
 
-    A call gets the sum of the calls of its operator within its dispatcher.
+    If a dispatcher calls the same operator again, the outer call gets the sum of these inner calls.
     """
     counts = np.ones(len(rows), np.bool_)
     inner_calls, holder = _inner_calls(trace, rows, values)
@@ -75,7 +75,7 @@ def resolved(trace: Trace, rows: Ints, values: Ints) -> tuple[Ints, Flags]:
 def _inner_calls(trace: Trace, rows: Ints, values: Ints) -> tuple[dict[int, list[int]], list[int]]:
     """Return, by outer call, the calls with values inside its dispatcher, and the holder of each call.
 
-    A holder is the innermost call with a value and without a dispatcher between them, or -1.
+    A holder is the innermost outer call with a value, or -1 if a dispatcher is between both calls.
     """
     if not (_dispatcher(trace) >= 0).any():
         return {}, []

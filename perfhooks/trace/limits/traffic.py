@@ -215,7 +215,7 @@ def _channels(call: Call) -> int:
 
 
 def _gradients(read: Sequence[int], written: Sequence[int], flags: int | None = None) -> Formula:
-    """Add the inputs and the requested gradients, whose sizes are those of ``written``.
+    """Add the bytes of the inputs and of the requested gradients: each is as large as its tensor in ``written``.
 
     ``flags`` is the index of the argument with the requested gradients (default: all).
     """

@@ -31,7 +31,7 @@ class Computed(NamedTuple):
 
 @cached_per_trace
 def computed(trace: Trace) -> Computed:
-    """Return the operations of a trace, each once; none without recorded shapes."""
+    """Return the outermost computing calls and their operations (FLOPs); none without recorded shapes."""
     calls, limits = rates.calls(trace), peaks.of_trace(trace)
     # calls during graph capture do not run: the graph runs at its replay
     ran = calls.time > 0
@@ -44,7 +44,7 @@ def computed(trace: Trace) -> Computed:
 
 
 def _is_recomputed(trace: Trace, rows: Ints) -> Flags:
-    """Find forward calls inside autograd nodes: in a checkpoint, or of operators that only models call."""
+    """Find recomputed forward calls inside autograd nodes: in a checkpoint, or of `operators.CALLED_BY_MODELS`."""
     tree, nodes = host.tree(trace), autograd.find(trace)
     entry = tree.entry[rows]
     node = nodes.inside[entry]
@@ -63,7 +63,7 @@ def of_steps(trace: Trace, step: Ints, work_step: Ints, wall: Ints) -> dict[str,
     """Return operations, MFU and HFU of each step; no columns without recorded shapes, NaN for unknown values.
 
     - ``tflop``: 10^12 operations of matrix products, convolutions and attention.
-    - ``mfu_percent``: the time of these operations at their peaks, in percent of duration times active devices, without
+    - ``mfu_percent``: the time of these operations at their peaks, in percent of the duration x active devices, without
       recomputed calls (Chowdhery et al., PaLM, 2022, appendix B).
     - ``hfu_percent``: the same with recomputed calls (Korthikanti et al., 2022).
     - ``known_percent``: percentage of the time of computing kernels whose operations are known.

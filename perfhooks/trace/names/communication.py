@@ -119,7 +119,7 @@ def library(kernel: str) -> Library | None:
 
 
 def texts(communication: str | None) -> list[str]:
-    """Return the user's parts of kernel names; raises OptionError for an empty part.
+    """Split the option ``communication`` into parts of kernel names; raises OptionError for an empty part.
 
     The parts are no regular expressions, because a run folder may come from an untrusted source.
     """

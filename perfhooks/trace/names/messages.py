@@ -44,8 +44,8 @@ class ProcessGroup(NamedTuple):
 def messages(trace: Trace, rows: Ints, record: Ints, label: Ints, around: Sequence[str | None]) -> list[Message]:
     """Return operation, backend, process group, data type and size of each collective.
 
-    ``record`` are the rows with the arguments, ``label`` the rows that match `LABEL`, ``around`` the launching
-    operators.
+    ``record`` are the slices with the arguments of each collective, ``label`` the slices that match `LABEL`, ``around``
+    the launching operators.
     """
     by_name = groups(trace)
     single_group = next(iter(by_name)) if len(by_name) == 1 else None

@@ -1,7 +1,7 @@
 """Origin of a frame, by the name of its file. This is the only definition of user code.
 
-The recorder removes the folders of ``sys.path``, so names alone do not separate installed files from the user's. The
-capture looks up the recording host (`perfhooks.run.installation`); otherwise well-known names decide.
+The recorder removes the folders of ``sys.path``, so names alone do not separate installed files from the user's.
+perfhooks records their origin (`perfhooks.run.installation`); for other traces, well-known names decide.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Classification of kernels and operators into kinds of work, by patterns in their names.
 
-Sources are recorded traces (``tests/data/kernel_kinds.tsv``) and the code of these libraries: torch
-(``aten/src/ATen/native/cuda`` and ``torch/_inductor``), CUTLASS, FlashInfer, vLLM, SGLang, TensorRT-LLM, aiter, MIOpen,
-FBGEMM, flash-linear-attention, mamba, TransformerEngine, bitsandbytes.
+Sources are recorded traces (``tests/data/kernel_kinds.tsv``) and the code of these libraries: torch, CUTLASS,
+FlashInfer, vLLM, SGLang, TensorRT-LLM, aiter, MIOpen, FBGEMM, flash-linear-attention, mamba, TransformerEngine,
+bitsandbytes.
 """
 
 from __future__ import annotations

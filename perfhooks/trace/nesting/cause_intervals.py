@@ -40,7 +40,7 @@ def joined(*sets: CauseIntervals) -> CauseIntervals:
 def reclassify(
     timeline: CauseIntervals, layers: Sequence[tuple[int, Intervals]], *, of: tuple[int, ...]
 ) -> CauseIntervals:
-    """Replace the causes ``of`` inside other intervals; the first matching layer decides."""
+    """Replace causes in ``of`` by the cause of the first of ``layers`` whose intervals contain them."""
     layers = [(cause, moments) for cause, moments in layers if len(moments)]
     if not layers or not len(timeline.of):
         return timeline

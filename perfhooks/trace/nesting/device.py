@@ -63,9 +63,9 @@ def own_times(trace: Trace) -> Ints:
 
     Some runtimes (torch_dipu) record a library call and also its kernels::
 
-        stream 7   |------ conv -------|  |--- add ---|      conv 21, in all 33
-                     |-- im2col --|                          im2col 14, so conv 7 by itself
-        stream 9        |---- copy ----|                     16, side by side
+        stream 7   |------ conv -------|  |--- add ---|      conv lasts 21, add 12: stream 7 is busy for 33
+                     |-- im2col --|                          im2col 14: own time of conv 21 - 14 = 7
+        stream 9        |---- copy ----|                     copy 16, on another stream
     """
     work, holder = trace.device_rows, holders_on_stream(trace)
     span: Ints = (trace.end - trace.start)[work]

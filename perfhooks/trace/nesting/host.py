@@ -133,7 +133,7 @@ def depths(parents: Ints) -> Ints:
 
 
 def max_letters(trace: Trace) -> int:
-    """Return the maximum letters of all stacks or paths. Slices nested 100,000 deep would need 10^10."""
+    """Return the maximum total length of all stacks or paths. Slices nested 100,000 deep would need 10^10 letters."""
     return MAX_LETTERS + MAX_LETTERS_PER_SLICE * len(trace)
 
 

@@ -53,7 +53,7 @@ def unknown(trace: Trace) -> Unknown:
     Each of these is a reason:
 
     * More than `intervals.NOTABLE` of its launches have no kernel, or the device is idle for more than this share of
-      the step while lost work may have run. A device that is behind runs the work of an earlier step.
+      the step while lost work may have run, for example of an earlier step.
     * It has fewer kernels than `intervals.MOST` times those of its neighbours, although it launched as many.
     * It replays a graph with fewer kernels than another replay of the graph.
     * One of its kernels begins long before its launch, or ends long after the host has waited for it.
@@ -182,7 +182,7 @@ def _neighbours(counts: Ints) -> Ints:
 
 
 def _of_equal_steps(kernels: Ints, operators: Ints) -> Ints:
-    """Return the median kernels of the steps with as many operators as each step."""
+    """Return, for each step, the median number of kernels of all steps with as many operators."""
     numbers, of_step = np.unique(operators, return_inverse=True)
     medians = [int(np.median(kernels[operators == number])) for number in numbers.tolist()]
     return np.array(medians, np.int64)[of_step]
@@ -192,7 +192,7 @@ def _of_equal_steps(kernels: Ints, operators: Ints) -> Ints:
 def short_replays(trace: Trace) -> ShortReplays:
     """Return the graph replays that lack kernels of another replay of the same graph.
 
-    Replays of one graph have the same kernel names in the same order, and share a numbered node.
+    Replays of one graph have the same kernel names in the same order, and a common ``graph node id``.
     """
     graphs = trace.chosen(runtime_calls.GRAPH.search, Kind.RUNTIME)
     graph_kernels = np.flatnonzero(np.isin(trace.launches, graphs) & (trace.kind[trace.device_rows] == Kind.KERNEL))
@@ -251,10 +251,10 @@ def lacks_computation(trace: Trace) -> bool:
 
 
 def cut_overflowed(trace: Trace) -> None:
-    """Shorten each kernel with a wrong length to the latest possible end, and add a doubt.
+    """Shorten each kernel with a wrong length to the latest possible end, and add one of `Trace.doubts`.
 
-    The latest possible end is the start of the next work on its stream, or the end of a wait of the host for the
-    device. Call this before any computation.
+    This end is the start of the next work on its stream, or the end of a wait of the host for the device. Call this
+    before any computation.
     """
     recorded = trace.end[trace.device_rows]
     for latest_ends in (_overlapping, _later_than_waits):

@@ -51,7 +51,7 @@ def of_thread(trace: Trace, thread: int) -> dict[str, Intervals]:
 
     1. a label of the user: the names of `perfhooks.core.labels.PARTS`, and the names in `part_names`;
     2. a fetch of PyTorch's DataLoader;
-    3. automatic labels of perfhooks, torch's ranges around optimizers, and outside of these labels
+    3. automatic labels of perfhooks, and torch's ranges around optimizers; outside of them, these inferred parts:
 
        * ``backward``: from the first to the last autograd node on any thread, or the whole call with recorded stacks;
        * ``forward``: operators that create autograd nodes, regions of torch.compile, module calls, DDP and FSDP;
@@ -156,7 +156,7 @@ def _correct_validations(written: Spans, groups: list[Spans], hints: list[Spans]
 
 
 def _mark_order(written: Spans, groups: list[Spans]) -> list[tuple[int, int, int, str]]:
-    """Return the marks of a thread by start: start, group (-1 for the user's), position in the group, apparent part.
+    """Return start, group (-1: the user's), position in the group and uncorrected part of a thread's marks, by start.
 
     Labels of the user and fetches hide slices inside them, because a data set may call modules.
     """

@@ -29,7 +29,7 @@ CHOOSING: Final = "trying out convolutions"
 
 @cached_per_trace
 def by_kind(trace: Trace) -> dict[str, Intervals]:
-    """Return the intervals of a trace that belong to a start, by kind; kinds may overlap.
+    """Return the intervals of one-time work in a trace, by kind; kinds may overlap.
 
     ``compiling`` and ``capturing graphs`` are ranges of TorchDynamo or graph captures. ``trying out convolutions`` are
     convolutions that time kernels with events (cuDNN, MIOpen). ``loading kernels`` are calls that load modules, long
@@ -45,10 +45,7 @@ def by_kind(trace: Trace) -> dict[str, Intervals]:
 
 
 def is_first(trace: Trace, rows: Ints) -> Flags:
-    """Return which slices began before the first tenth of the launches, while cuDNN loads.
-
-    cuDNN then frees and allocates workspaces.
-    """
+    """Return which slices began during the first tenth of the launches, in which cuDNN loads and allocates memory."""
     launches = np.sort(trace.start[device.launch_calls(trace)])
     if not len(launches):
         return np.zeros(len(rows), np.bool_)

@@ -19,8 +19,8 @@ def classify(parts: list[str], groups: list[int]) -> list[str]:
 
     * A call in evaluation mode without gradients is a validation if no backward pass follows, and if it uses a batch of
       a loader or has a loss. Any other call (a teacher, a rollout) belongs to the forward pass.
-    * A fetch or a copy belongs to the following call. The last fetch of a validation has no call: it is the first of
-      several fetches after it.
+    * A fetch or a copy belongs to the following call. No call follows the last fetch of a validation, but another
+      fetch: the first fetch after the last call belongs to the validation.
     """
     corrected = _demote_inference_calls(parts, groups)
     following: str | None = None

@@ -21,7 +21,7 @@ NOTHING: Final = msgspec.Raw(b"")
 
 
 class Arguments(msgspec.Struct, gc=False):
-    """Arguments in the order of the files."""
+    """Arguments of events. Fields have the order of the arguments in trace files."""
 
 
 class Owned(Arguments, gc=False):
@@ -180,7 +180,7 @@ def fields(struct: type[Arguments]) -> tuple[Field, ...]:
 
 
 def parsed(texts: Sequence[msgspec.Raw], variants: Sequence[MarkedStruct]) -> Sequence[Arguments]:
-    """Decode JSON objects of events by the first variant with their mark. Arguments of a wrong type count as absent."""
+    """Decode JSON with the first struct whose mark it contains. Arguments of a wrong type count as absent."""
     array = b"".join((b"[", b",".join(texts), b"]"))
     struct = next(fields for mark, fields in variants if mark in array)
     try:

@@ -102,7 +102,7 @@ def _loads(text: bytes) -> tuple[Any, str] | None:
 
 
 def _repair(value: re.Match[str]) -> str:
-    """Return a string with literal backslashes if JSON lacks one of its escapes: Kineto writes Windows paths so."""
+    """Double the backslashes of a string with an invalid escape: Kineto does not escape Windows paths."""
     text = value[0]
     if not text.startswith('"'):
         return "null"

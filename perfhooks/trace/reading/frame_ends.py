@@ -19,9 +19,10 @@ CLOSED: Final = "closed"
 
 
 def close(trace: Trace) -> None:
-    """Correct the end of each frame that was never closed, and add a doubt. Call this before any computation.
+    """Correct the end of each frame that was never closed, and add one of `Trace.doubts`.
 
-    Each frame has the number of its caller. Other frames inside that caller ended before, and no frame lasts longer.
+    Each frame has the number of its caller. A frame ends before the next frame of its caller begins, and not after its
+    caller. Call this before any computation.
     """
     _, numbers = trace.sparse(FRAME)
     rows = trace.rows(Kind.PYTHON)

@@ -41,7 +41,7 @@ def name_by_arguments(
     names: Mapping[str, int],
     texts: Sequence[bytes],
 ) -> None:
-    """Give copies and memsets the names of Kineto, and remove `KINDS`."""
+    """Give copies and memsets the names of Kineto, and remove the arguments `KINDS` that form these names."""
     columns_by_kind = {kind: arguments.pop(kind, _NONE) for kind in KINDS}
     for plain, kinds in ((COPY, KINDS[:3]), (SET, KINDS[3:])):
         if plain not in names:
@@ -75,9 +75,9 @@ def _memory(kind: object) -> str:
 def to_streams(
     columns: dict[str, Column], arguments: dict[str, tuple[Ints, Column]], threads: Mapping[tuple[Any, ...], int]
 ) -> None:
-    """Move work of CUDA graphs from the lane of the export to its stream.
+    """Move work of CUDA graphs to the stream on which it ran.
 
-    ``graph_lanes="all"`` exports all replays on a few lanes, where work of several streams overlaps.
+    With ``graph_lanes="all"``, torch writes all replays on a few lanes, where work of several streams overlaps.
     """
     if "original_stream" not in arguments:
         return

@@ -23,7 +23,8 @@ _ADDRESS: Final = re.compile(r"(?: of pybind11_builtins\.\w+ object)? at 0x[0-9a
 def spelled(name: str) -> str:
     """Return a name as the program spells it.
 
-    Names that are not ASCII are escaped. In Windows paths, Kineto's separator before ``nn`` is a line break.
+    Escapes of non-ASCII characters are decoded. Kineto does not escape backslashes of Windows paths, so JSON contains
+    control characters, which become backslashes again.
     """
     if _CONTROL.search(name) and _FRAME.search(name):
         name = _CONTROL.sub(lambda letter: _LETTERS[letter[0]], name)

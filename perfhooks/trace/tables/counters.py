@@ -45,7 +45,7 @@ class _Series(NamedTuple):
         return np.append(self.time[1:], self.time[-1] + usual)
 
     def until(self, moment: Ints) -> tuple[Floats, Floats]:
-        """Return the integral up to each time, in unit times ns, and the covered time, in ns."""
+        """Return the integral up to each time, in the unit x ns, and the covered time, in ns."""
         # a double cannot represent ns since 1970 exactly
         ends = self.ends - self.time[0]
         edges = np.concatenate(([0], ends))
@@ -75,7 +75,7 @@ def table(trace: Trace) -> pl.DataFrame:
                    |-----------|------|......|
         step               |=========|            integral 70 W * 4 ms + 90 W * 5 ms = 0.73 J
 
-    ``mean`` is over the covered time of the step, ``covered_ms``. ``integral`` is in the unit times seconds, for power
+    ``mean`` is over the covered time of the step, ``covered_ms``. ``integral`` is in the unit x seconds, for power
     in joules. ``integral`` is null if samples do not cover the step.
     """
     marks = step_marks.find(trace)

@@ -85,10 +85,10 @@ class _Gaps(NamedTuple):
 
 @cached_per_trace
 def work(trace: Trace, number: int | None = None) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Return the busy time in the wall of each step, in ns: one row per mark.
+    """Return the busy time in the wall time of each step, in ns: one row per mark.
 
     The columns `device.CLASSES` are work of the step itself, each without the time of earlier columns. The last column
-    is other work. With `idle` the columns sum to the wall.
+    is other work. With `idle` the columns sum to the wall time.
     """
     marks, selected = step_marks.find(trace), device.selected(trace, number)
     rows = trace.device_rows[selected]
@@ -109,7 +109,7 @@ def work(trace: Trace, number: int | None = None) -> np.ndarray[tuple[int, int],
 
 @cached_per_trace
 def idle(trace: Trace, number: int | None = None) -> Idle:
-    """Return the idle intervals of each step with their causes; of all devices without ``number``.
+    """Return the idle intervals of each step with their causes, of one device or of all devices together.
 
     The next work ends an idle interval. After its launch, the cause is start latency for at most `device.LATENCY_NS`;
     then the work waits for an event of another stream, or for an unknown reason::
@@ -118,9 +118,9 @@ def idle(trace: Trace, number: int | None = None) -> Idle:
         device  work|                                                       |next work
                     |      before launch      |launch| latency |   waiting   |
 
-    Before its launch, the innermost slice of the launching thread decides. Within one-time work
-    (`perfhooks.trace.nesting.starts`), waits for data, validations and checkpoints, these are the cause instead of
-    operators and code. If the launching thread did nothing, the thread of the steps decides, and then autograd's
+    Before its launch, the innermost slice of the launching thread is the cause. One-time work
+    (`perfhooks.trace.nesting.starts`), a wait for data, a validation or a checkpoint is the cause instead of operators
+    and code inside it. If the launching thread did nothing, the thread of the steps decides, and then autograd's
     thread. If two steps overlap, the later one counts.
     """
     marks, selected = step_marks.find(trace), device.selected(trace, number)
@@ -145,7 +145,7 @@ def idle(trace: Trace, number: int | None = None) -> Idle:
 
 @cached_per_trace
 def queue(trace: Trace) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Return the time in the wall of each step by queue length (`QUEUE`), in ns.
+    """Return the wall time of each step by queue length (`QUEUE`), in ns.
 
     A replay of a graph is one launch. Launches before the recording are missing.
     """
@@ -221,7 +221,7 @@ def _cut_at_launch(trace: Trace, gaps: _Gaps, selected: Ints) -> tuple[CauseInte
 
 
 def _awaited_events(trace: Trace, work: Ints) -> Ints:
-    """Return the call that made the stream wait between each work and the previous launch, or -1."""
+    """Return, for each work, the last call after the previous launch that made the stream wait, or -1."""
     reported = trace.named(Kind.SYNC, names=(_STREAM_WAITS,))
     if not len(reported):
         return np.full(len(work), -1)
@@ -255,7 +255,7 @@ def _launch_and_start(trace: Trace) -> tuple[Ints, Ints]:
 
 @cached_per_trace
 def _blocked_launches(trace: Trace) -> Ints:
-    """Return the slow launches that waited for room in the queue, by the driver's records or by their number."""
+    """Return slow launches that waited in a full queue, by the driver's records or the number of open launches."""
     launched, started = (np.sort(times) for times in _launch_and_start(trace))
     calls = device.launch_calls(trace)
     calls = calls[(trace.end - trace.start)[calls] > device.BLOCKED_NS]

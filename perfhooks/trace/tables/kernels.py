@@ -30,13 +30,13 @@ _BY_LAUNCH: Final = {"operator": pl.String, **_KEYS, **_MEASURES, **rates.COLUMN
 def table(trace: Trace) -> pl.DataFrame:
     """Return the cost of each kernel, copy and memset: one row for each device, name and class, most time first.
 
-    Kernels that ran side by side count in full. A kernel counts without other work inside it (`device.own_times`). The
-    kernels of a stream therefore sum to its busy time.
+    Kernels that ran side by side count in full, but without other work inside them (`device.own_times`), so the kernels
+    of a stream sum to its busy time.
 
     ``occupancy_percent`` is Kineto's ``est. achieved occupancy %``, weighted by time. Kineto rounds it to whole
     percents, and writes 0 for many large kernels. ``gap_before_ms`` and ``gap_after_ms`` are the mean idle times of the
-    stream around the work, without those in which lost work may have run. ``operators`` names up to three launching
-    operators (`device.owners`), or the region in a CUDA graph.
+    stream around the work, without times in which unrecorded work may have run. ``operators`` names up to three
+    launching operators (`device.owners`), or the region in a CUDA graph.
     """
     if not trace.is_device_traced:
         return pl.DataFrame(schema=_SCHEMA)

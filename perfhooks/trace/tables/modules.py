@@ -63,7 +63,7 @@ def table(trace: Trace) -> pl.DataFrame:
     ``backward_ms`` sums the time of the autograd nodes created by its forward operators
     (`perfhooks.trace.nesting.autograd`). ``AccumulateGrad`` belongs to the module of the previous node. Time between
     nodes, and nodes of the loss, belong to no module. A module that runs inside the backward pass is recomputed
-    (activation checkpointing): backward time of its caller.
+    (activation checkpointing). Its time is backward time of its caller.
 
     A region that ``torch.cuda.graph_annotations`` names in a CUDA graph has its own row, with device columns only.
     """
@@ -88,9 +88,9 @@ def table(trace: Trace) -> pl.DataFrame:
 
 
 def model(trace: Trace, modules: pl.DataFrame) -> str | None:
-    """Return the class of the outermost module that contains `MODEL` of the time, without wrappers; otherwise None.
+    """Return the class of the outermost module with at least 75% of the time, without wrappers; otherwise None.
 
-    If only several modules together do, for example a generator and a discriminator, up to three are named.
+    If only several modules together have it, for example a generator and a discriminator, up to three are named.
     """
     modules = modules.filter(pl.col("calls").is_not_null())
     if not trace.is_device_traced:

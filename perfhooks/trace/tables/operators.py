@@ -195,7 +195,7 @@ def _launches(trace: Trace, tree: Calls, device_time: Ints) -> tuple[Ints, Ints]
 
 
 def _lose_steps(trace: Trace, row: Ints, sums: dict[str, Ints]) -> dict[str, Ints]:
-    """Count each host row of a step with unknown device times as a lost launch."""
+    """Count host rows of steps with unknown device times as launches without work, so their device times are null."""
     unknown = np.append(missing_work.unknown(trace).work, False)
     is_lost = unknown[step_marks.step_of(step_marks.find(trace), trace.start[row])] & ~np.isin(trace.kind[row], _DEVICE)
     none = np.zeros(len(row), np.int64)

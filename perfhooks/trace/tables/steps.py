@@ -50,8 +50,8 @@ def table(
 
     Host times are those of the thread that runs the step; the parts (`perfhooks.trace.nesting.parts`) and ``other_ms``
     sum to ``wall_ms``. Device times are over the union of all devices, for work launched inside the step on any thread.
-    Work without a launch counts in the step in which it ran, unless it was launched before the recording. |X| is the
-    length of a union of intervals.
+    Work without a recorded launch counts in the step in which it ran, unless it was launched before the recording. |X|
+    is the length of a union of intervals.
 
     * ``device_span_ms``: from the first start to the last end of the step's work
     * ``busy_ms`` = |the step's work|
@@ -73,11 +73,10 @@ def table(
         idle                               |...|  |..|
         device_span       |.....................................|
 
-    In the wall of the step, ``device_busy_ms`` = |all work| and ``device_idle_ms`` is the remaining time. Counts
+    In the wall time, ``device_busy_ms`` = |all work| and ``device_idle_ms`` is the remaining time. Counts
     include everything that begins inside the step, on any thread. Memory is that of the devices if any was traced.
 
-    ``own_work`` are intervals in seconds since 1970 in which perfhooks blocked the thread of the steps; they are
-    excluded.
+    ``own_work`` (see `perfhooks.trace.window.Tables`) is excluded.
     """
     steps = step_marks.find(trace)
     count = len(steps.number)

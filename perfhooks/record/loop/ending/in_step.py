@@ -35,10 +35,7 @@ _LIBRARIES: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdli
 
 
 class _PendingCall:
-    """A call in the form of an object.
-
-    Python evaluates its truth value in the main thread, so exceptions reach the program.
-    """
+    """A call in ``__bool__``, which Python runs in the main thread, so exceptions reach the program."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self._run = functools.partial(_run, act)

@@ -57,9 +57,9 @@ def _profilers() -> list[Closable]:
 
 
 def find_left_open() -> list[Closable]:
-    """Return the profilers that a notebook cell left open, because it runs again and reuses their names.
+    """Return profilers that the program lost, for example because a notebook cell ran again.
 
-    If the cell raised an error, the session keeps its variables for a debugger.
+    They are deleted, or variables of the last error, which the session keeps for a debugger.
     """
     values = _variables_of_last_error()
     profilers = [(course, profiler()) for course, profiler in list(_registered.items())]

@@ -65,7 +65,7 @@ class RecordedWindow:
 
 
 class WindowResults(RecordedWindow, TorchProfile):
-    """Trace file, operator table and stacks. The trace file is deleted, but open, until it is released."""
+    """Trace file, operator table and stacks. The trace file has no name, but is open until it is released."""
 
     marks_before: int = 0
     """Step marks before the first step of the training, which shift the numbers of later marks."""

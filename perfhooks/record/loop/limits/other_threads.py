@@ -1,7 +1,7 @@
 """Other Python threads of the program, which compete with the training for the GIL and the CPUs.
 
 Each system call of the training lets another thread take the GIL, for up to 5 ms. A recording beside busy threads costs
-the training ten times as much as alone. The recording therefore waits for `SHORTEST_WAIT_S`.
+the training ten times as much as alone. The recording then begins `SHORTEST_WAIT_S` later, to limit its share.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def traces_below(folder: Path) -> list[str]:
 
 
 def is_part(name: str) -> bool | None:
-    """Return whether a file of a process is its trace or has its rank; None for files of all other folders."""
+    """Return whether a file is the trace of a process or states its rank; None outside of folders of processes."""
     process, slash, inside = name.partition(f"{_END}/")
     if not slash or "/" in process:
         return None

@@ -128,8 +128,8 @@ class _Linker:
     def operators(self, flows: FlowEnds, enqueue: Ints) -> Ints:
         """Return the operator that requested each work, or -1.
 
-        The operator at the start of the flow requested the work. If that operator is missing or began after the work,
-        the operator around the enqueue slice did.
+        This is the operator at the start of the flow, unless it is missing or began after the work; then the operator
+        around the enqueue slice.
         """
         starts, ends = flows.links(OPERATOR)
         work = self._slice_at(self._work, self._moments_of(ends, self._device))
