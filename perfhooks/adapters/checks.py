@@ -12,9 +12,11 @@ UNITS: Final = ("batch", "optimizer")
 """Values of ``step_unit``: a step is a batch, or an optimizer update of one or more batches."""
 
 
-def check(face: Callable[..., Any], options: Mapping[str, Any], *, framework: str, step_unit: str = "batch") -> None:
-    """Check the arguments that all integrations have. ``face`` is the constructor, for the names of its arguments."""
-    check_names(options, inspect.signature(face).parameters)
+def check(
+    constructor: Callable[..., Any], options: Mapping[str, Any], *, framework: str, step_unit: str = "batch"
+) -> None:
+    """Check the arguments that the constructors of all integrations have."""
+    check_names(options, inspect.signature(constructor).parameters)
     if "stage" in options:
         raise OptionError(f"stage is set by {framework}: pass a schedule for {options['stage']!r} instead")
     if step_unit not in UNITS:

@@ -120,7 +120,8 @@ class RecordingOptions(TypedDict, total=False):
 class Options(RecordingOptions, total=False):
     """All options. Every interface uses the same names. All options are keyword-only and have a default.
 
-    Signatures and help texts of all interfaces are generated from this class.
+    Type, default and meaning of an option are defined only here. Signatures and help texts of all interfaces are
+    generated from this class.
     """
 
     out: Annotated[
@@ -263,10 +264,10 @@ def _option(name: str, hint: Any) -> Option:
 
 DEFAULTS: Final = cast("Options", {option.name: option.default for option in all_options()})
 
-Face = TypeVar("Face", bound=type)
+Interface = TypeVar("Interface", bound=type)
 
 
-def with_options(*, without: Collection[str] = (), **defaults: Any) -> Callable[[Face], Face]:
+def with_options(*, without: Collection[str] = (), **defaults: Any) -> Callable[[Interface], Interface]:
     """Add all options to signature and docstring of a class, with its own ``defaults``.
 
     The options replace the line ``**options: ...`` of the docstring.
@@ -274,8 +275,8 @@ def with_options(*, without: Collection[str] = (), **defaults: Any) -> Callable[
     accepted = [option for option in all_options() if option.name not in without]
     shown = [option._replace(default=defaults.get(option.name, option.default)) for option in accepted]
 
-    def show(face: Face) -> Face:
-        own = inspect.signature(face)
+    def show(interface: Interface) -> Interface:
+        own = inspect.signature(interface)
         parameters = [item for item in own.parameters.values() if item.kind is not inspect.Parameter.VAR_KEYWORD]
         parameters += [
             inspect.Parameter(
@@ -283,10 +284,10 @@ def with_options(*, without: Collection[str] = (), **defaults: Any) -> Callable[
             )
             for option in shown
         ]
-        face.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # inspect reads it
+        interface.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # inspect reads it
         lines = "".join(f"        {option.name}: {option.meaning} Default: {option.default!r}.\n" for option in shown)
-        face.__doc__ = _OPTIONS_LINE.sub(lambda _: lines, face.__doc__ or "")
-        return face
+        interface.__doc__ = _OPTIONS_LINE.sub(lambda _: lines, interface.__doc__ or "")
+        return interface
 
     return show
 

@@ -9,7 +9,10 @@
 Python calls such handlers in reverse order. `launch.site.sitecustomize` registers the exit summary first, so it comes
 last.
 
-Threads of perfhooks in a training are daemons.
+Threads of perfhooks in a training are daemons: the watcher (`watch.watcher`), the start-up sampler
+(`launch.startup`), the timer of `perfhooks run` (`launch.step_signal`), the monitor of a window's trace size
+(`loop.ending.in_step`), the handler of SIGTERM and SIGHUP (`loop.ending.signals`), and short threads for module names
+(`loop.labelling`) and for the run folder (`loop.limits.run_opening`).
 """
 
 from __future__ import annotations

@@ -248,7 +248,9 @@ class StepSignal:
             self.events.detector, self.events.armed = detector, False
             self.early.at_detector()
             self.profiler = self.events.pulse = NO_PROFILER
-            reason = self._profilers.begin(detector, self.events, [face for _, face in self._integrations])
+            reason = self._profilers.begin(
+                detector, self.events, [integration for _, integration in self._integrations]
+            )
             if reason is not None:
                 self.disable(reason)
                 return
@@ -366,7 +368,10 @@ class StepSignal:
         If steps are detected before, the files are written at the end of the program.
         """
         self._subscribe()
-        for profiler in (self._profilers and self._profilers.current, *(face for _, face in self._integrations)):
+        for profiler in (
+            self._profilers and self._profilers.current,
+            *(integration for _, integration in self._integrations),
+        ):
             if profiler is not None:
                 profiler.pulse.wake()
         if self._patience is not None:

@@ -59,7 +59,7 @@ class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 class Turn(msgspec.Struct, frozen=True):
     steps: int
-    """Timed steps until the program is held again; 0 lets it continue to its end."""
+    """Timed steps until the program waits again; 0 lets it continue to its end."""
     lead: int = 0
     """Untimed steps before the timed ones, to warm up the caches."""
     processor: int | None = None

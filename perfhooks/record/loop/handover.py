@@ -56,10 +56,10 @@ class _Saved(NamedTuple):
 
 
 class Handover:
-    """Saves recorded windows and queues them for the worker.
+    """Saves recorded windows and queues them for the worker process.
 
-    The run folder is the queue: captures in state ``spooled``. ``perfhooks report`` finishes captures that the worker
-    has not finished.
+    The run folder is the queue: windows in state ``spooled``. ``perfhooks report`` finishes windows that the worker has
+    not finished.
     """
 
     def __init__(

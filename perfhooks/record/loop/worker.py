@@ -1,4 +1,4 @@
-"""Start and manage the worker process, which finishes captures.
+"""Start and manage the worker process, which writes the files of recorded windows.
 
 A thread would hold the GIL. A forked process would share the training's device, and a spawned one would run the user's
 script again.

@@ -1,1 +1,1 @@
-"""The single path from a saved capture to its files and the report."""
+"""The single path from the saved trace of a window to its files and the report."""

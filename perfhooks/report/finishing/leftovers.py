@@ -1,4 +1,4 @@
-"""Finish captures that a dead worker or training left behind."""
+"""Finish windows that a dead worker process or training left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers: each one turns a capture and its trace into files.
+"""Handlers: each one turns the facts of a window and its trace into files.
 
 A handler is a frozen dataclass that needs only files. A handler can therefore run in another process, or later, on any
 Kineto trace.

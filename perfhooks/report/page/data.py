@@ -49,7 +49,7 @@ class StepsPart(_Part):
     others: list[StepKind]
     headline: str
     is_usual: list[bool] = []
-    """Whether each row is in the means (`perfhooks.trace.names.step_kinds.usual`)."""
+    """Whether each row counts in mean values (`perfhooks.trace.names.step_kinds.usual`)."""
     usual_steps: str = ""
     """Text that names the usual steps (`step_kinds.described`): ``steps 10-14 without 12``."""
     without_steps: bool = False

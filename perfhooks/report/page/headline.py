@@ -54,7 +54,7 @@ _WHOLE: Final = "the whole recording"
 
 
 def described(capture: Capture, trace: Trace) -> Capture:
-    """Return the capture with its headline and the means of its steps."""
+    """Return the facts of a window with its headline and the means of its steps."""
     return replace(capture, headline=of_window(capture, trace), summary=summary(capture.tables(trace).steps))
 
 
@@ -142,7 +142,7 @@ def headline(
     * If one coarse part is nearly the whole step, the largest operators are named.
     * If the launched device work is longer than the step, its time is added.
     * Numbers are means of the most common kind of steps (`perfhooks.trace.names.step_kinds`).
-    * Steps with unknown device times are neither in the means nor named, if other steps have these times.
+    * Steps with unknown device times do not count in mean values and are not named, if other steps have these times.
 
     For example ``steps 12-14: 412 ms, 61% waiting for data, device busy 22%``. The text is empty without numbered
     steps. ``unmarked`` is the name of the only row of a recording without steps.

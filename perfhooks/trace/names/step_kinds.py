@@ -35,7 +35,7 @@ def most_common(names: list[str]) -> str:
 
 
 def usual(table: pl.DataFrame) -> Flags:
-    """Return which steps are in the means: steps of the most common kind, without outliers.
+    """Return which steps count in mean values: steps of the most common kind, without outliers.
 
     Steps with unknown device times are excluded if other steps have device times, so that all means use the same steps.
     """

@@ -68,7 +68,7 @@ class _Key(NamedTuple):
 def table(
     trace: Trace, by: Iterable[str] = (), *, stack_depth: int = 5, all_flops: bool = False, owners: Owners = ()
 ) -> pl.DataFrame:
-    """Return the cost of each operator: the rows of ``torch.profiler.profile.key_averages()`` for the same capture.
+    """Return the cost of each operator: the rows of ``torch.profiler.profile.key_averages()`` for the same recording.
 
     One row for each name, ``kind`` and value of the keys in ``by`` (`GROUPS`). ``all_flops`` also counts operators that
     torch omits: `flops.MISSED_BY_TORCH`.

@@ -1,7 +1,8 @@
 """Other Python threads of the program, which compete with the training for the GIL and the CPUs.
 
-Each system call of the training lets another thread take the GIL, for up to 5 ms. A recording beside busy threads costs
-the training ten times as much as alone. The recording then begins `SHORTEST_WAIT_S` later, to limit its share.
+Each system call of the training lets another thread take the GIL, for up to 5 ms. While other threads are busy, a
+recording costs the training ten times as much as alone. It therefore begins after `SHORTEST_WAIT_S`, to limit its share
+of the training's time.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from perfhooks.core.thread_time import CountedThread
 from perfhooks.record.loop.limits.budget import FIRST_STEPS_S
 
 _SHARE: Final = 0.2
-"""Maximum time of a recording beside busy threads, as a fraction of the training's time. Threads are busy if they use
+"""Maximum time of a recording with busy threads, as a fraction of the training's time. Threads are busy if they use
 more than this fraction of one CPU.
 """
 SHORTEST_WAIT_S: Final = FIRST_STEPS_S / _SHARE
-"""Minimum training time in s before a recording beside busy threads."""
+"""Minimum training time in s before a recording with busy threads."""
 
 
 class ThreadLoad:

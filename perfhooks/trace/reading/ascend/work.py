@@ -49,7 +49,7 @@ class Numbers(NamedTuple):
 def classify(
     processes: Processes, numbers: Numbers, columns: Mapping[str, Column], arguments: dict[str, tuple[Ints, Column]]
 ) -> Iterator[Doubt]:
-    """Set the kinds and threads of all slices, and yield a doubt about tasks of unknown types."""
+    """Set the kinds and threads of all slices. Yield one of `Trace.doubts` if types of tasks are unknown."""
     threads = list(numbers.threads)
     role = np.array([processes.role(pid).value for _, pid, _ in threads], np.int64)[columns["thread"]]
     kind, name = columns["kind"], columns["name"]
