@@ -46,7 +46,7 @@ class LoaderResult(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds to the first batch of a later pass with existing workers."""
     rates: tuple[float, ...] = ()
     verdict: Outcome | None = None
-    """Comparison with half of the workers, or with the base setting."""
+    """Comparison with half of the workers, or, for other prefetching or pinning, with the loader's own."""
     planned: float | None = None
 
     @property
