@@ -37,7 +37,7 @@ SPELLINGS = {
 }
 LACKS = {"level 0": {"launches", "syncs", "sync_ms"}, "2024": {"launches"}}
 """Columns of steps for which a spelling has nothing."""
-HANDED_OVER = ("launching", "start latency", "asked for, not begun")
+HANDED_OVER = ("launching", "start latency", "launched, not started")
 """Causes of idle time between the operator and the kernel: an NPU's queue has two threads of the host for that."""
 
 
@@ -136,7 +136,7 @@ def test_time_in_the_queue_is_launching(tmp_path, kineto):
     gpu = window(tmp_path / "k.json", kineto).idle()
     launching = [each.filter(cause="launching")["idle_ms"].sum() for each in (gpu, npu)]
     assert launching[1] > launching[0]
-    assert npu.filter(cause="asked for, not begun").height == 0
+    assert npu.filter(cause="launched, not started").height == 0
 
 
 def test_collectives_have_bytes_and_group(both, spelled):

@@ -58,7 +58,7 @@ def test_idle_time_is_split_at_the_launch_of_the_next_work(tmp_path):
         "operators on the host": 40 * US,
         "launching": 1 + 5 * US,
         "start latency": 1 + 10 * US,
-        "asked for, not begun": 5 * US,
+        "launched, not started": 5 * US,
     }
 
 
@@ -66,7 +66,7 @@ def test_idle_time_is_split_at_the_launch_of_the_next_work(tmp_path):
     ("event", "cause"),
     [
         (launch(9, 20 * US, 50 * US, name="cudaStreamSynchronize"), "waiting for the device"),
-        (launch(9, 20 * US, 50 * US, name="cudaMalloc"), "asking for memory"),
+        (launch(9, 20 * US, 50 * US, name="cudaMalloc"), "requesting memory"),
         (launch(9, 20 * US, 50 * US, name="cudaEventQuery"), "calls of the runtime"),
         (annotation(LOADER, 20 * US, 50 * US), "waiting for data"),
         (annotation("validation", 20 * US, 50 * US), "validating"),
@@ -139,8 +139,8 @@ def test_wait_for_an_event_of_the_same_stream_is_a_cause(tmp_path):
 
     late = {"asked": (11 * US, 12 * US), "ran": (80 * US, 90 * US)}
     assert told(tmp_path, *event(9, 10 * US, 7), **late)["waiting for other work"] == 58 * US
-    assert told(tmp_path, *event(9, 10 * US, 8), **late)["asked for, not begun"] == 58 * US
-    assert told(tmp_path, *event(9, 0, 7), **late)["asked for, not begun"] == 58 * US
+    assert told(tmp_path, *event(9, 10 * US, 8), **late)["launched, not started"] == 58 * US
+    assert told(tmp_path, *event(9, 0, 7), **late)["launched, not started"] == 58 * US
 
 
 def test_a_full_queue_is_no_launch(tmp_path):
@@ -260,11 +260,11 @@ OURS = {
     "aten::a": ("cpu_op", "operators on the host"),
     "f.py(1): f": ("python_function", "code between operators"),
     "mine": ("user_annotation", "code between operators"),
-    "cudaFree": ("cuda_runtime", "asking for memory"),
+    "cudaFree": ("cuda_runtime", "requesting memory"),
     "cudaDeviceSynchronize": ("cuda_runtime", "waiting for the device"),
     LOADER: ("user_annotation", "waiting for data"),
 }
-BUSY = ("operators on the host", "asking for memory", "waiting for the device", "launching")
+BUSY = ("operators on the host", "requesting memory", "waiting for the device", "launching")
 host = st.lists(st.tuples(st.sampled_from([*OURS, "launch"]), spans), max_size=9)
 
 
@@ -323,7 +323,7 @@ def slow_cause(moment, pieces, threads, other):
         since = max((end for begin, end, *_ in pieces if end <= moment and end > begin), default=-(10**9))
         if asked <= moment:
             late = max(returned, since) + 10_000
-            return "launching" if moment < returned else "start latency" if moment < late else "asked for, not begun"
+            return "launching" if moment < returned else "start latency" if moment < late else "launched, not started"
     else:
         tid = MAIN
     cause = slow_innermost(moment, threads[tid])
@@ -339,7 +339,7 @@ def slow_cause(moment, pieces, threads, other):
 def slow_innermost(moment, slices):
     opened = [name for name, start, end in slices if start <= moment < end]
     cause = ("launching" if opened[-1] == "launch" else OURS[opened[-1]][1]) if opened else "nothing recorded"
-    has_more = cause in ("asking for memory", "waiting for the device")
+    has_more = cause in ("requesting memory", "waiting for the device")
     return "waiting for data" if LOADER in opened and not has_more else cause
 
 

@@ -84,10 +84,10 @@ class RecordingOptions(TypedDict, total=False):
         Default(None),
         Doc(
             'Activities to record: torch\'s activities or their names (``["cpu", "cuda"]``); None records all. '
-            '``"cuda:cuspy"`` selects torch\'s next recorder for the device, and '
-            '``"cuda:cuspy+environment_counters"`` also sets an option of its ``CuspyConfig``. A mapping of an '
-            "activity to the fields of ``ProfilerActivityConfig`` sets all options (on the command line in a JSON "
-            "list). If this recorder is not available, Kineto records."
+            '``"cuda:cuspy"`` selects cuspy, a new recorder in torch 2.15, for the device, and '
+            '``"cuda:cuspy+environment_counters"`` also sets an option of its ``CuspyConfig``. An item can also be a '
+            "mapping of an activity to the fields of its ``ProfilerActivityConfig``; on the command line, write the "
+            "list as JSON. If cuspy is not available, Kineto records."
         ),
     ]
     record_shapes: Annotated[bool, Default(False), Doc("Whether to record the shapes of operator inputs.")]
@@ -190,9 +190,10 @@ class Options(RecordingOptions, total=False):
         bool,
         Default(True),
         Doc(
-            "Whether to record one more step with stacks and shapes after the first window, to name lines and modules. "
-            "Only if neither a schedule nor a recorder option is set. It costs the training at most 1.2 seconds, "
-            "and is skipped if it would cost more."
+            "Whether to record one more step with stacks and shapes after the first window, so that the report shows "
+            "source lines and modules. Only if you set no schedule, no handlers and no option of torch's recorder "
+            "(``activities`` to ``post_processing_timeout_s``). It costs the training at most 1.2 seconds, and is "
+            "skipped if it would cost more."
         ),
     ]
     watch: Annotated[
@@ -200,7 +201,7 @@ class Options(RecordingOptions, total=False):
         Default(True),
         Doc(
             "Whether to start the watcher, a thread that sleeps most of the time. It explains slow steps, reads "
-            "requests for windows and writes the timeline. Only if files are written."
+            "requests for windows and writes the times of all steps (``timeline.csv``). Only if files are written."
         ),
     ]
     trigger: Annotated[
@@ -216,7 +217,7 @@ class Options(RecordingOptions, total=False):
         Default("all", _KEEP),
         Doc(
             'Windows of the schedule to keep: ``"all"``, or ``"slow"`` for windows with a slow step. A step is slow if '
-            "it takes more than 3 times the median, or much longer than the usual variation."
+            "it takes more than 3 times the median, or exceeds the median by much more than step times usually vary."
         ),
     ]
     poll: Annotated[

@@ -107,7 +107,7 @@ def lowered_clock(window: Evidence) -> Iterator[Finding]:
 def shared_device(window: Evidence) -> Iterator[Finding]:
     """Launched kernels begin milliseconds late on an idle device, for 1% of the step or more.
 
-    Source: `LATE_NS`, `evidence.NOTABLE`; idle time after a launch has returned (``asked for, not begun``). Graphs do
+    Source: `LATE_NS`, `evidence.NOTABLE`; idle time after a launch has returned (``launched, not started``). Graphs do
     not count, because they may need time to begin. There is no finding if host functions or unrecorded waits may delay
     streams (NPUs), or if the trace has only some of the kernels.
 

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Intervals
 
 CAUSES: Final = (
-    *("waiting for the device", "waiting for data", "asking for memory", starts.COMPILING, starts.CAPTURING),
+    *("waiting for the device", "waiting for data", "requesting memory", starts.COMPILING, starts.CAPTURING),
     *(starts.LOADING, starts.CHOOSING, "collecting garbage", "waiting for other ranks", "validating", "checkpointing"),
     *("operators on the host", "code between operators", "calls of the runtime", "nothing recorded"),
-    *("launching", "full queue", "start latency", "waiting for other work", "asked for, not begun", "inside a graph"),
+    *("launching", "full queue", "start latency", "waiting for other work", "launched, not started", "inside a graph"),
     "launch not recorded",
 )
 SYNC, DATA, MEMORY, COMPILING, CAPTURING, LOADING, CHOOSING, GARBAGE, RANKS, VALIDATION, CHECKPOINT = range(11)

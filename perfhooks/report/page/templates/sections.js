@@ -285,7 +285,7 @@ const STEP_COLUMNS = [
   { key: "device_busy_ms", label: "Device busy, ms", kind: "ms", term: "device busy, idle" },
   { key: "device_idle_ms", label: "Device idle, ms", kind: "ms", term: "device busy, idle" },
   { key: "device_span_ms", label: "Device span, ms", kind: "ms", term: "device span", extra: true },
-  { key: "busy_ms", label: "Own work, ms", kind: "ms", term: "own work", extra: true },
+  { key: "busy_ms", label: "Device work, ms", kind: "ms", term: "device work", extra: true },
   { key: "compute_ms", label: "Compute, ms", kind: "ms", term: "compute", extra: true },
   { key: "comm_ms", label: "Communication, ms", kind: "ms", term: "communication", extra: true },
   { key: "exposed_comm_ms", label: "Exposed comm, ms", kind: "ms", term: "exposed communication" },
@@ -450,7 +450,7 @@ function frontierPart(together) {
       caption: "Stragglers over the whole run",
       columns: [
         ...(groups.length > 1 ? [{ key: "ranks", label: "Ranks", kind: "text" }] : []),
-        { key: "name", label: "Stage", kind: "text", title: of("stage") },
+        { key: "name", label: "Part", kind: "text", title: of("part") },
         { key: "exposed_ms", label: "Exposed, ms", kind: "ms", title: of("exposed") },
         { key: "rank", label: "Rank mostly last", kind: "text", title: of("mostly last") },
         { key: "percent", label: "Of the steps, %", kind: "percent", title: of("mostly last") },
