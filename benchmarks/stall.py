@@ -23,7 +23,7 @@ FIELDS = {"wait": 1, "warmup": 1, "active": 5, "repeat": 1}
 RECORDING: dict[str, Any] = {"activities": [ProfilerActivity.CPU], "record_shapes": True, "with_stack": True}
 RECORDERS = {
     "perfhooks: Kineto records the device": ["cpu", "cuda"],
-    "perfhooks: torch's next recorder does": ["cpu", "cuda:cuspy"],
+    "perfhooks: torch's new recorder cuspy does": ["cpu", "cuda:cuspy"],
 }
 
 

@@ -81,4 +81,4 @@ def _save(base: Sequence[Path], runs: Sequence[Path]) -> str:
     if len(base) > 1 or base[0].is_dir():
         pytest.fail("assert_not_slower: --perfhooks-save needs base to be one file, not a run")
     compare.save(list(map(str, runs)), None, base[0])
-    return f"{base[0]} was written, of {words.count(len(runs), 'run')}"
+    return f"{base[0]} was written from {words.count(len(runs), 'run')}"

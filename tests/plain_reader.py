@@ -43,7 +43,7 @@ def unowned(path):
     if any(number not in (None, call) for number, call in told):
         numbers = {event["args"]["External id"] for event in host}
         return [each for each in work if each["args"].get("External id") not in numbers]
-    # torch before 2.1 writes the correlation there, and torch's next recorder nothing
+    # torch before 2.1 writes the correlation there, and torch's new recorder cuspy nothing
     return [each for each in work if not is_inside(calls[each["args"]["correlation"]], host)]
 
 

@@ -161,7 +161,7 @@ def test_impossible_costs_are_rejected(tmp_path, steps):
         known | {"wall": steps},
         known | {"host": [[steps] * len(known["host"][0])]},
     ):
-        with pytest.raises(PerfhooksError, match="here: not a valid costs file"):
+        with pytest.raises(PerfhooksError, match="here: the stored times of its steps are damaged"):
             saved.decode(json.dumps(changed).encode(), "here")
 
 
@@ -226,10 +226,10 @@ def test_slower_machine_has_a_note_and_no_certain_reason(folder):
     base = make_run(folder / "quiet", training(layers=8, noise=1), steps())
     busy = make_run(folder / "busy", on_a_slower_machine(training(layers=8, noise=2), 1.3), steps(6.5, seed=1))
     output = run(base, busy).output
-    assert "unchanged rows take 1.30 times as long in the profiled steps of B" in output
+    assert "work that runs equally often on both sides takes 1.30 times as long in the profiled steps of B" in output
     made = comparison.compare(*sources.read([[base], [busy]]))
     assert all(row.sure == 0 for row in made.reasons)
-    assert all(told.endswith("; unchanged rows vary by as much.") for told in made.told)
+    assert all(told.endswith("; this is within the usual variation.") for told in made.told)
 
 
 def test_operator_includes_its_callees_and_their_python_time(tmp_path):
@@ -731,7 +731,7 @@ def test_important_notes_are_short_and_others_follow_reasons(folder):
 def test_equal_gaps_of_several_runs_are_one_note(folder):
     sides = [make_run(folder / f"bare {name}", None, steps()) for name in "xyz"]
     notes = run(sides[0], "--", *sides[1:]).output.partition("Notes:")[2]
-    told = "bare x has no window of train: the costs of its steps are unknown; likewise bare y, bare z"
+    told = "bare x has no window of train: the parts of its steps are unknown; likewise bare y, bare z"
     assert notes.split("\n  ")[1:] == [f"{told}\n"]
 
 

@@ -418,7 +418,7 @@ def test_repeated_tests_of_equal_pairs_alarm_in_one_percent():
 
 @pytest.mark.parametrize("steps", [[1.0] * 19, [1.0] * 30 + [0.0]], ids=["too few", "no time at all"])
 def test_invalid_steps_are_rejected(steps):
-    with pytest.raises(OptionError, match="steps must be at least 20 positive times"):
+    with pytest.raises(OptionError, match="steps must contain at least 20 step times"):
         level(steps)
 
 

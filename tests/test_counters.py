@@ -26,7 +26,7 @@ BASE = 1_712_195_495_502_094_000
 
 
 def sample(time, value, *, name="Power (W)", pid="GPU 0 Counters", series=""):
-    """As torch's next recorder writes it: no category, and one number without a name."""
+    """As torch's new recorder cuspy writes it: no category, and one number without a name."""
     return {"ph": "C", "name": name, "pid": pid, "ts": time / 1000, "args": {series: value}}
 
 

@@ -21,7 +21,7 @@ from perfhooks.trace.reading import reader
 from perfhooks.trace.window import Tables
 
 LACKS = ("occupancy_percent",)
-"""Columns that torch's next recorder has nothing for; `docs/files.md` lists them."""
+"""Columns that torch's new recorder cuspy has nothing for; `docs/files.md` lists them."""
 ENCODE = msgspec.json.Encoder(decimal_format="number").encode
 
 
@@ -187,7 +187,7 @@ def test_work_of_a_cuda_graph_is_on_its_stream(tmp_path):
 
 @pytest.mark.parametrize("pack", [gzip.compress, bytes], ids=["packed", "plain"])
 def test_perfetto_trace_reports_how_to_write_json(tmp_path, pack):
-    """As torch's next recorder writes it to a name that ends in .pftrace; its first bytes are of a real one."""
+    """As torch's new recorder cuspy writes it to a name that ends in .pftrace; its first bytes are of a real one."""
     begin = bytes.fromhex("0a2a408090b3fc83dc90a7185001321c0a0c0806108090b3fc83dc90a7180a0c08011080") + bytes(9)
     (tmp_path / "t.pftrace").write_bytes(pack(begin))
     with pytest.raises(

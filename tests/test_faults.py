@@ -475,7 +475,7 @@ def test_clock_set_during_a_window_marks_that_window(train):
     done = train(textwrap.dedent(fake) + options + script("pass", 0)).end()
     assert done.code == 0, done.err
     (line,) = done.warnings
-    assert "train-000002-000003 has no trace: the clock of this machine was set by +3600.000 s" in line
+    assert "train-000002-000003 has no trace: the clock of this machine was changed by +3600.000 s" in line
     assert done.facts(Path("runs/r/train-000002-000003"))["artifacts"] == []
     assert done.steps(Path("runs/r/train-000006-000007")) == [6, 7]
 

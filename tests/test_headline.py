@@ -101,7 +101,7 @@ def test_every_number_of_the_line_is_a_mean_of_the_same_steps(tmp_path):
 
 def test_steps_of_another_kind_are_named_separately(tmp_path):
     line = line_of(tmp_path, (150, "backward", 75), (150, "backward", 75), (1500, "validation", 1300))
-    assert line == "steps 0-2: 150 ms, 50% backward; 1.5 s if it validates (1 of 3)"
+    assert line == "steps 0-2: 150 ms, 50% backward; 1.5 s if it validates (1 of 3 steps)"
 
 
 def test_steps_that_all_validate_are_usual_steps(tmp_path):

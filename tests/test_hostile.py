@@ -120,7 +120,7 @@ def test_files_can_name_only_handlers_of_perfhooks(run, victim, recipe):
     window(run, handlers=[named, {"type": "steps"}])
     (outcome,) = finish_all(run)
     assert outcome.capture.artifacts == ("rank0.steps.csv",), "the others have their files"
-    assert "is named by a file only" in notes(run)
+    assert "only a file of the run requests it" in notes(run)
     assert list(victim.parent.glob("precious.json.ran*")) == []
 
 

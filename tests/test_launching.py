@@ -370,7 +370,7 @@ def test_window_lost_to_a_set_clock_is_the_reason(launch, tmp_path):
     )
     process = launch(*WORDS, str(script), is_whole=True)
     assert (process.returncode, process.stdout) == (0, "24\n")
-    assert "the clock of this machine was set by" in process.stderr
+    assert "the clock of this machine was changed by" in process.stderr
     assert "nothing was recorded: no window could be saved, see the log" in process.stderr
     assert not windows(tmp_path) or capture(tmp_path)["notes"]
 

@@ -124,7 +124,7 @@ def test_a_wrong_argument_is_an_error_before_the_training(face):
         face(step_unti="batch")
     with pytest.raises(perfhooks.OptionError, match="step_unit must be 'batch' or 'optimizer', got 'epoch'"):
         face(step_unit="epoch")
-    with pytest.raises(perfhooks.OptionError, match="stage is set by Frame"):
+    with pytest.raises(perfhooks.OptionError, match="Frame sets the stage"):
         face(stage="test")
     with pytest.raises(perfhooks.OptionError, match=r"schedule must have only loops as keys \(train, validate\)"):
         face({"train": WINDOW, "test": WINDOW})

@@ -1,4 +1,4 @@
-"""torch's next recorder (cuspy): no window is lost on it, and where it is not there Kineto records.
+"""torch's new recorder (cuspy): no window is lost on it, and where it is not there Kineto records.
 
 It needs a GPU. What stands for it here writes where torch's does, which is what matters to a window.
 """
@@ -200,7 +200,7 @@ def test_missing_library_is_one_line_and_kineto_records(monkeypatch, caplog, act
     monkeypatch.setitem(sys.modules, OBSERVER, None)
     prof = trained(activities())
     (line,) = lines(caplog)
-    assert line.startswith("torch's next recorder (cuspy) is not available (ModuleNotFoundError: ")
+    assert line.startswith("torch's new recorder (cuspy) is not available (ModuleNotFoundError: ")
     assert line.endswith("it needs cupti-python): Kineto records the device")
     assert not prof._use_cuspy
     assert len(windows()) == 2
@@ -212,7 +212,7 @@ def test_next_recorder_is_not_started_without_a_device(recorder, caplog):
     recorder(available=None)
     trained(objects())
     assert lines(caplog) == [
-        "torch's next recorder (cuspy) is not available (there is no CUDA device): Kineto records the device"
+        "torch's new recorder (cuspy) is not available (there is no CUDA device): Kineto records the device"
     ]
     assert (len(MADE), len(windows())) == (0, 2)
 
@@ -269,7 +269,7 @@ def test_text_and_configuration_objects_are_equivalent(recorder):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ("cuda:kineto", "unknown recorder 'kineto'; torch's next recorder is 'cuspy'"),
+        ("cuda:kineto", "unknown recorder 'kineto'; torch's new recorder is 'cuspy'"),
         ("cuda:cuspy+speed", "enable_speed"),
         ("gpu:cuspy", "activities must be one or more of"),
         ({"cuda": {"profiler_configs": [{"type": "os"}]}}, "must name one of torch.profiler's configurations"),

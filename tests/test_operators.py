@@ -177,7 +177,7 @@ def test_work_without_an_external_id_belongs_to_its_launcher(tmp_path):
 
 
 def test_work_launched_by_a_label_belongs_to_the_label(tmp_path):
-    """Whether other calls name operators, as Kineto's do, or none does, as those of torch's next recorder."""
+    """Whether other calls name operators, as Kineto's do, or none does, as those of torch's new recorder cuspy."""
     for number in (1, 0):
         events = [testing.annotation("fused", 0, 90), testing.launch(1, 10, 12), testing.kernel(1, 100, 107)]
         events += [testing.op("aten::x", 50, 80, external=1), testing.launch(2, 60, 62, external=number)]

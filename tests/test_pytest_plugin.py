@@ -78,7 +78,7 @@ def test_fixture_compares_and_saves_the_runs_of_the_test(pytester, session):
     assert not (pytester.path / "base.json").exists()
     done = session(TRAINS.replace('"own"', '"first"'), "--perfhooks-save")
     done.assert_outcomes(passed=1)
-    done.stdout.fnmatch_lines(["base.json was written, of 1 run"])
+    done.stdout.fnmatch_lines(["base.json was written from 1 run"])
     kept = baseline.decode(pytester.path / "base.json")
     assert (kept.label, kept.costs.steps) == ("first", 2)
     # a machine that others use may make it slower by any amount

@@ -395,8 +395,9 @@ def test_sentences_name_the_largest_operators_and_shares(tmp_path):
         "mm at 344 to 687 TFLOP/s (35 to 69% of their limit), add at 2,684 GB/s (80% of its limit)."
     )  # fmt: skip
     assert used == (
-        "MFU 10.4%: matrix products, convolutions and attention (causal attention counts in full; known for 100% of "
-        "the kernel time) at the dense peaks of NVIDIA H100 80GB HBM3 (NVIDIA H100 Tensor Core GPU datasheet)."
+        "MFU 10.4%: at the dense peaks of NVIDIA H100 80GB HBM3 (NVIDIA H100 Tensor Core GPU datasheet), matrix "
+        "products, convolutions and attention would take this part of the step (causal attention counts as full "
+        "attention; known for 100% of the kernel time)."
     )
     assert limit_sentences.sentences(Capture(last=0, request="explanation"), tables.trace) == [speed]
     alone = read(testing.write_trace(tmp_path / "host.json", half[:1], perfhooksProcessor="one, 2 threads"))

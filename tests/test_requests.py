@@ -613,7 +613,7 @@ def test_sixteen_of_many_requests_are_accepted(post, caplog):
     assert "100 requests arrived at once; at most 16 are accepted" in caplog.text
     late = post.forge(1)
     post.look()
-    assert requests.answers(post.folder.parent, late[0])[0].why == "16 requests wait until the step ends"
+    assert requests.answers(post.folder.parent, late[0])[0].why == "16 requests already wait for the end of the step"
     post.loop.inbox.clear()
     later = post.forge(1)
     post.look()

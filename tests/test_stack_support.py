@@ -1,4 +1,4 @@
-"""Versions of Python and torch with which a window with stacks can end the process."""
+"""Versions of Python and torch with which a window with stacks can crash the process."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_requested_stacks_warn(set_versions, tmp_path, caplog):
 @pytest.mark.parametrize(
     ("versions", "state", "words"),
     [
-        (OLD, "note", "can end the process"),
+        (OLD, "note", "can crash the process"),
         (((3, 12, 3), (2, 4)), "note", "lose calls"),
         (((3, 11, 7), (2, 14)), "ok", "works"),
     ],

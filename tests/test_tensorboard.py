@@ -130,7 +130,7 @@ def test_window_without_a_schedule_has_no_steps():
 
 @pytest.mark.parametrize("wrong", [print, perfhooks.ChromeTrace, 3])
 def test_foreign_handler_is_rejected(wrong):
-    with pytest.raises(perfhooks.OptionError, match="handlers that work on the files"):
+    with pytest.raises(perfhooks.OptionError, match="handlers that read the saved trace"):
         perfhooks.on_trace_ready(wrong)
 
 

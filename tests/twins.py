@@ -81,7 +81,7 @@ class Dialect:
     is_old: bool = False
     """Torch 1.9 wrote it."""
     is_next: bool = False
-    """Torch's next recorder wrote it, with what it writes of CUDA graphs: a function of the host, and a moment."""
+    """Torch's new recorder cuspy wrote it, with what it writes of CUDA graphs: a function of the host, and a moment."""
     npu: npu_twins.Spelling | None = None
     """How torch_npu wrote it; None for other recorders."""
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -304,7 +304,7 @@ COPIED = re.compile(r"Memcpy (\w+) \((\w+) -> (\w+)\)")
 
 
 def by_next_recorder(file: dict[str, Any]) -> dict[str, Any]:
-    """A file of Kineto's as torch's next recorder (torch 2.15) would have written it, by its ``_cuspy/trace.py``.
+    """A file of Kineto's as torch's new recorder cuspy (torch 2.15) would have written it, by its ``_cuspy/trace.py``.
 
     Calls bear their correlation and nothing else; work bears no number of an operator, no occupancy and nothing of
     collectives; copies and memsets say in arguments what they are.

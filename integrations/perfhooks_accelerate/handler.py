@@ -190,5 +190,8 @@ class ProfileKwargs(accelerate.utils.ProfileKwargs):  # type: ignore[misc]  # ac
         """Return the profiler for ``accelerator.profile()``."""
         accelerator = adapters.caller(Accelerator)
         if accelerator is None:
-            logger.warning("ProfileKwargs.build() was not called by an Accelerator: steps are batches without labels")
+            logger.warning(
+                "ProfileKwargs.build() was not called by an Accelerator: each batch counts as a step, and its parts "
+                "(forward, backward) are not labelled"
+            )
         return self._profiler(accelerator, self._other_stages())

@@ -18,7 +18,7 @@ def check(
     """Check the arguments that the constructors of all integrations have."""
     check_names(options, inspect.signature(constructor).parameters)
     if "stage" in options:
-        raise OptionError(f"stage is set by {framework}: pass a schedule for {options['stage']!r} instead")
+        raise OptionError(f"{framework} sets the stage: instead of stage=, pass schedule={{{options['stage']!r}: ...}}")
     if step_unit not in UNITS:
         raise OptionError(f"step_unit must be 'batch' or 'optimizer', got {step_unit!r}")
 

@@ -48,8 +48,8 @@ def command(
         list[str] | None,
         typer.Option(
             "--handler",
-            help="Handler of your own that may run for each window, for example mine.handlers:Table. Handlers that "
-            "only a run folder names do not run. Repeat the option for several.",
+            help="Handler of your own that may run for each window, for example mine.handlers:Table. Handlers "
+            "that only the files of a run request do not run without this option. Repeat the option for several.",
             show_default=False,
         ),
     ] = None,

@@ -25,8 +25,8 @@ _SCHEDULE: Final = (
 )
 _HANDLER: Final = "Handler of each window, by name; repeat it for several. All handlers by default."
 _PATIENCE: Final = (
-    "Maximum seconds from the first call of a model or backward pass to a fetch or an update. If none follows in this "
-    "time, the report of the first steps is written at once instead of at the end. Default: 60."
+    "Maximum wait for steps, in seconds. It begins with the first model call or backward pass. If no batch is fetched "
+    "and no optimizer steps in this time, the report is written at once instead of at the end. Default: 60."
 )
 _USUAL: Final = {"with_stack", "record_shapes", "profile_memory", "with_flops", "out", "run", "ranks", "max_trace_mb"}
 """Options that ``--help`` shows; ``--help-all`` shows all."""

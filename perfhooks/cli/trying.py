@@ -38,7 +38,7 @@ Operators = Annotated[
 ]
 Variants = Annotated[
     list[str] | None,
-    typer.Option("--variant", help="Only this variant. Repeat it for several.", show_default=False),
+    typer.Option("--variant", help="Only this variant, for example bf16. Repeat it for several.", show_default=False),
 ]
 FindingName = Annotated[
     str | None, typer.Option("--finding", help="Name of a finding, to measure its fix.", show_default=False)

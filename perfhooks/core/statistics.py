@@ -155,7 +155,9 @@ def level(
     profile = np.ones(len(times)) if usual is None else np.asarray(usual, np.float64)
     regular = times[~is_outlier]
     if len(regular) < LEAST_STEPS or not (times > 0).all():
-        raise OptionError(f"steps must be at least {LEAST_STEPS} positive times, got {len(regular)}: {times[:3]}...")
+        raise OptionError(
+            f"steps must contain at least {LEAST_STEPS} step times, all above 0, got {len(regular)}: {times[:3]}..."
+        )
     mean = _mean(regular, profile[~is_outlier])
     whole = _mean(times, profile) if is_outlier.any() else mean
     contention: dict[str, Any] = {}

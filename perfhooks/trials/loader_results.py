@@ -147,7 +147,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
             yield from self._passes(self.best)
         yield from self._contention()
         if self.is_endless:
-            yield "The data set has no length, so no pass was completed."
+            yield "The data set has no length, so only the beginning of a pass was measured."
         cost = self.cost()
         if rest_ms and cost is not None:
             plan = LoaderPlan.for_cost(cost, self._demand(rest_ms, waited_ms))

@@ -112,7 +112,7 @@ def sentences(trial: Trial) -> list[str]:
     if incomparable:
         lines.append(
             f"{incomparable} of {len(trial.rows)} operators are not comparable: outside the training they took less "
-            f"than {least:g} or more than {most:g} times the recorded time. Their savings are ranges."
+            f"than {least:g} or more than {most:g} times the recorded time. So only a range is known for each saving."
         )
     if undecided:
         lines.append(f"{words.count(undecided, 'variant')} undecided: their ranges begin at 0. Increase --seconds.")

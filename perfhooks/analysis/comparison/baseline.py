@@ -71,7 +71,7 @@ def decode(path: Path) -> Side:
         written = msgspec.json.decode(text, type=_Marked).perfhooks_baseline
         if 0 < written < FORMAT:
             raise PerfhooksError(
-                f"{path} has no mean steps, because an older perfhooks wrote it; save its runs again with --save"
+                f"{path} lacks mean step times, because an older perfhooks wrote it; save its runs again with --save"
             )
         check_format(path, written, FORMAT)
         file = msgspec.json.decode(text, type=_BaselineFile)

@@ -167,8 +167,8 @@ def _find_doubts(comparison: Comparison) -> list[str]:
     recording_options = [name for name in options if name in RECORDED]
     if recording_options:
         doubts.append(
-            f"the windows were recorded with different options ({', '.join(recording_options)}): columns of only one "
-            "side are dropped, and recording overhead is part of the difference of the profiled steps"
+            f"the windows were recorded with different options ({', '.join(recording_options)}): the reasons "
+            "omit facts that only one side recorded, and the profiled steps also differ by recording overhead"
         )
     return doubts
 
@@ -201,8 +201,8 @@ def _explain(comparison: Comparison) -> None:
     noise = reason.noise_model(aligned)
     if not comparison.shares and abs(noise.factor - 1) >= _MIN_SLOWDOWN:
         comparison.notes.append(
-            f"unchanged rows take {noise.factor:.2f} times as long in the profiled steps of B, as with another CPU "
-            "load: reasons within this factor come last"
+            f"work that runs equally often on both sides takes {noise.factor:.2f} times as long in the profiled steps "
+            "of B, perhaps by another CPU load: differences within this factor are listed last"
         )
     views = {
         "reasons": reason.largest(aligned),

@@ -78,7 +78,7 @@ def decode(content: bytes, source: Path) -> Costs:
             host=_decode_rows(file, file.host), device=_decode_rows(file, file.device), counts=counts, **fields
         )
     except (msgspec.MsgspecError, IndexError, ValueError, TypeError, RecursionError) as error:
-        raise PerfhooksError(f"{source}: not a valid costs file ({said(error)})") from error
+        raise PerfhooksError(f"{source}: the stored times of its steps are damaged ({said(error)})") from error
 
 
 def _decode_rows(file: _CostsFile, rows: list[list[int]]) -> dict[CostKey, KeyCost]:

@@ -216,7 +216,7 @@ def contribution(row: Contribution, amount: Callable[[float], str] | None = None
 def _describe_sureness(row: Contribution, write: Callable[[float], str]) -> str:
     is_in_few = row.sure is not None and abs(row.typical) < (1 - _MAIN_CAUSE) * abs(row.difference)
     if row.sure == 0:
-        return "; only a few steps cause it" if is_in_few else "; unchanged rows vary by as much"
+        return "; only a few steps cause it" if is_in_few else "; this is within the usual variation"
     return f"; {_format_signed(row.typical, write)} of it in most steps" if is_in_few else ""
 
 

@@ -102,7 +102,7 @@ class RunOrTrace:
         last = run.last(stage)
         side.facts = facts(run.manifest, Capture() if last is None else last.capture, side.costs)
         if not side.costs.steps:
-            side.notes.append(f"{side.label} has no window of {stage}: the costs of its steps are unknown")
+            side.notes.append(f"{side.label} has no window of {stage}: the parts of its steps are unknown")
         if run.is_written:
             side.notes.append(f"{side.label} is still being written: only its finished part is compared")
         return side

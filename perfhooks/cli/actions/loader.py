@@ -47,7 +47,7 @@ def tried(command: Sequence[str], seconds: float, ends: float) -> LoaderTrial:
             how = f"ended with exit code {code}, before it iterated"
             if code is None:
                 how = f"did not iterate within {seconds:g} s (--seconds)"
-            raise CommandError(f"{name} {how} a torch.utils.data.DataLoader with gradients enabled", code or 1)
+            raise CommandError(f"{name} {how} a torch.utils.data.DataLoader outside of torch.no_grad()", code or 1)
         trial = read_json(file, LoaderTrial, "the result of a loader trial")
         if code != 0:
             trial = msgspec.structs.replace(trial, is_interrupted=True)

@@ -48,7 +48,7 @@ def of(
     path = mirror.here(target)
     is_run = (path / MANIFEST).exists()
     for is_given, option, rather in (
-        (communication, "communication", "the option of its training is used"),
+        (communication, "communication", "the value set in the training is used"),
         (None if is_elsewhere else out, "out", "its report is in the run folder"),
     ):
         if is_run and is_given is not None:

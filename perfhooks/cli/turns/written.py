@@ -90,5 +90,5 @@ def _ends(result: ComparisonResult) -> str:
         how = f"exit code {code}" if code > 0 else f"signal {-code}"
         return f"{result.failed.command.name} ended with {how}, so no more pairs were started."
     phrases = [f"{words.count(len(codes), 'program')} ended with exit code 0"] if codes else []
-    phrases += [f"{words.count(ended, 'program')} {'was' if ended == 1 else 'were'} ended here"] if ended else []
+    phrases += [f"perfhooks ended {words.count(ended, 'program')}"] if ended else []
     return f"{'; '.join(phrases)}."

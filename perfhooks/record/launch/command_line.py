@@ -82,7 +82,9 @@ def request(
     out = values.get("out")
     if out is not None:
         if in_this_process(out):
-            raise OptionError(f"out must be a folder, got {out!r}: this memory is lost when the training ends")
+            raise OptionError(
+                f"out must be a folder on a disk, got {out!r}: files in memory are lost when the training ends"
+            )
         check_out(out)
         if "://" not in out:
             values["out"] = str(Path(out).absolute())  # the training may change its working directory

@@ -96,7 +96,9 @@ def report(facts: Sequence[str]) -> None:
     if runs:
         exit_summary.print_runs(runs, runs, 60)
     elif not notes.takes_files(folder):
-        write_error(f"perfhooks: the result is unknown: no file can be written to {folder}, is its disk full?\n")
+        write_error(
+            f"perfhooks: the recorded runs are unknown: no file can be written to {folder}, is its disk full?\n"
+        )
     elif not any(note.run for note in all_notes) and exit_summary.known_before(words) is None:
         for reason in exit_summary.reasons(all_notes, words, code):
             write_error(f"perfhooks: nothing was recorded: {reason}\n")

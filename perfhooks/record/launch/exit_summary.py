@@ -97,8 +97,8 @@ def known_before(words: Sequence[str]) -> str | None:
 
 def _default_reason(words: Sequence[str]) -> str:
     return known_before(words) or (
-        "no Python of this command imported torch, or that Python ignores PYTHONPATH (python -I, -E), "
-        "has no perfhooks installed, or runs on another machine with its own environment"
+        "no Python of this command imported torch with perfhooks loaded: torch was not imported, or the Python process "
+        "ignores PYTHONPATH (python -I, -E), has no perfhooks installed, or runs on another machine"
     )
 
 

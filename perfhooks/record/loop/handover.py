@@ -115,7 +115,10 @@ class Handover:
         if run is None or not self._background:
             return None
         if not can_start():
-            logger.info("no Python interpreter to start (%s): the training makes the files itself", sys.executable)
+            logger.info(
+                "no worker process starts, because %r is no Python interpreter: the training makes the files itself",
+                sys.executable,
+            )
             self._background = False
             return None
         return run.folder / layout.worker_log(run.rank)

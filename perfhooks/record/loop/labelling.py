@@ -166,7 +166,7 @@ def iterators() -> set[int]:
 
 
 def describe(window: Window) -> None:
-    """Write names of modules and CUDA graph regions into the trace. torch's next recorder writes the regions itself."""
+    """Write names of modules and CUDA graph regions into the trace. Cuspy writes the regions itself."""
     order, _state.order = _state.order, ModuleOrder()
     sources: dict[str, Callable[[], Any]] = {labels.PROCESSOR: _processor}
     sources |= {labels.MODULE_NAMES: order.names} if window.with_stack else {}
@@ -333,7 +333,7 @@ def _begin_call(module: Module) -> _Label:
     except Exception as error:
         if is_of_handler(error):
             raise
-        logger.debug("the part of a module call could not be determined", exc_info=True)
+        logger.debug("the step part (forward or validation) of a module call could not be determined", exc_info=True)
         part = labels.FORWARD
     if _state.on_call is not None:
         _state.on_call(module)

@@ -1,4 +1,4 @@
-"""torch's next recorder ("cuspy", since torch 2.15): selection, fallback to Kineto, and its output files.
+"""torch's new recorder cuspy (since torch 2.15): selection, fallback to Kineto, and its output files.
 
 The recorder records the device, merges its events into the host's trace, and always compresses the file. Kineto still
 records the host.
@@ -44,7 +44,7 @@ def config_of_text(words: str) -> Any:
     name, *switches = words.lower().split("+")
     if name != NAME:
         raise OptionError(
-            f"activities: unknown recorder {name!r}; torch's next recorder is {NAME!r}, for example 'cuda:{NAME}'"
+            f"activities: unknown recorder {name!r}; torch's new recorder is {NAME!r}, for example 'cuda:{NAME}'"
         )
     fields = {_TYPE: "CuspyConfig", **{_SWITCH + switch: True for switch in switches}}
     return config_of_mapping({"profiler_configs": [fields]})
@@ -78,7 +78,7 @@ def _config(config: Any) -> Any:
 
 
 def check_activity(activity: Any) -> Any:
-    """Remove the next recorder from an activity, with a warning, if it cannot be imported."""
+    """Remove cuspy from an activity, with a warning, if it cannot be imported."""
     if not isinstance(activity, Mapping) or not any(map(_has_cuspy, activity.values())):
         return activity
     try:
@@ -95,14 +95,14 @@ def _has_cuspy(config: Any) -> bool:
 
 
 def _without_configs(config: Any) -> Any:
-    """Remove the settings of the next recorder, whose counters need a device."""
+    """Remove the settings of cuspy, whose counters need a device."""
     return dataclasses.replace(config, profiler_configs=[]) if getattr(config, "profiler_configs", ()) else config
 
 
 def _log_unavailable(why: str) -> None:
     if why not in _logged:
         _logged.add(why)
-        logger.warning("torch's next recorder (%s) is not available (%s): Kineto records the device", NAME, why)
+        logger.warning("torch's new recorder (%s) is not available (%s): Kineto records the device", NAME, why)
 
 
 def is_used(window: Any) -> bool:
@@ -110,7 +110,7 @@ def is_used(window: Any) -> bool:
 
 
 def prepare(window: Any, prepare_trace: Callable[[], None]) -> None:
-    """Prepare the recorders of a window. If the next recorder is not available, Kineto also records the device."""
+    """Prepare the recorders of a window. If cuspy is not available, Kineto also records the device."""
     if not is_used(window):
         prepare_trace()
         return
@@ -181,11 +181,11 @@ def export_path(window: Any, path: Path) -> Path:
     if is_used(window) and window.profiler is not None:
         # its observer had no events, for which torch writes no file
         window.profiler.export_chrome_trace(str(path))
-        window.notes.append("torch's next recorder wrote no device events: this window contains the host only")
+        window.notes.append("torch's new recorder cuspy wrote no device events: this window contains the host only")
     return path
 
 
 def finish_exports(window: Any) -> None:
     if is_used(window):
-        with guard("ending torch's next recorder"):
+        with guard("ending torch's new recorder cuspy"):
             window.wait_for_exports()

@@ -34,8 +34,8 @@ def danger() -> str | None:
     if python < (3, 13) or recorder >= _FIXED:
         return None
     return (
-        f"with torch {torch.__version__} on Python {'.'.join(map(str, python))}, a window with stacks can end the "
-        "process when it starts, if other threads run Python (fixed in torch 2.12, pytorch #178551)"
+        f"with torch {torch.__version__} on Python {'.'.join(map(str, python))}, the start of a window with stacks "
+        "can crash the process if other threads run Python (fixed in torch 2.12, pytorch #178551)"
     )
 
 

@@ -42,7 +42,10 @@ def on_trace_ready(
     """
     for handler in wanted:
         if callable(handler) or not isinstance(handler, str | Mapping | Handler):
-            raise OptionError(f"on_trace_ready() accepts only handlers that work on the files, got {handler!r}")
+            raise OptionError(
+                "on_trace_ready() accepts only handlers that read the saved trace (a name, a mapping or a Handler), "
+                f"got {handler!r}"
+            )
     check_out(out)
     enable_console_log()
     runs: list[Run] = []

@@ -20,6 +20,6 @@ def describe_change(ahead_at_start_s: float, recorded_s: float) -> str:
     if abs(moved_s) <= 1e-3 + 0.01 * recorded_s:
         return ""
     return (
-        f"the clock of this machine was set by {moved_s:+.3f} s during the recording (or the machine slept); "
+        f"the clock of this machine was changed by {moved_s:+.3f} s during the recording (or the machine slept); "
         "the recorder uses that clock, so its times are wrong"
     )

@@ -101,7 +101,7 @@ class Windows:
                 f"step {step} is skipped; close the range before the window"
             )
         if self.handover.is_full:
-            return f"too many windows wait for their files: the window at step {step} is skipped"
+            return f"too many earlier windows are waiting for the worker process: the window at step {step} is skipped"
         return None
 
     def _make_scheduled(self, step: int) -> Window:
@@ -287,7 +287,7 @@ class Windows:
     def abandon(self) -> None:
         labelling.stop()
         if self.current is not None:
-            with guard("leaving the window to the parent"):
+            with guard("leaving the window to the parent process after a fork"):
                 self.current.leave_to_parent()
         self.current = self.last = None
         self.workers.abandon()

@@ -75,7 +75,7 @@ class RequestInbox:
             if len(loop.inbox) < MOST_WAITING:
                 loop.ask(LoopRequest("request", window.steps, window.first, window.options, name))
             else:
-                self._refuse(name, f"{len(loop.inbox)} requests wait until the step ends")
+                self._refuse(name, f"{len(loop.inbox)} requests already wait for the end of the step")
 
     def _refuse(self, name: str, why: str) -> None:
         (logger.debug if self._has_refused else logger.warning)("a request is refused: %s", printable(why))

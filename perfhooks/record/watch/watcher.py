@@ -87,7 +87,7 @@ class Watcher:
                 watch.end()
                 self._answer([loop])
             except Exception as error:  # noqa: BLE001 -- the training must continue
-                logger.debug("the last update of a loop failed: %s", cause_of(error))
+                logger.debug("the last status of a loop could not be written: %s", cause_of(error))
 
     def end(self) -> None:
         self._watches, thread = {}, self._thread
@@ -118,7 +118,7 @@ class Watcher:
                 late_ns = 0 if self._wake_lock.acquire(timeout=delay) else clock() - wake_at
         except Exception as error:
             logger.warning(
-                "the watcher stopped (%s): no slow steps, no requests; the training continues",
+                "the watcher stopped (%s): slow steps and requests are no longer detected; the training continues",
                 cause_of(error),
             )
             logger.debug("the watcher failed", exc_info=True)

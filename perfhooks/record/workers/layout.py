@@ -57,7 +57,7 @@ class Layout:
             with Path("/proc/self/mem").open("rb", buffering=0) as file:
                 return cls(**_thread_fields(file.fileno()), **_frame_fields(file.fileno()), **_code_fields())
         except (IndexError, ValueError, OSError, AttributeError) as error:
-            raise LookupError(f"the layout of Python {sys.version} is unknown") from error
+            raise LookupError(f"the memory layout of the interpreter of Python {sys.version} is unknown") from error
 
 
 def thread_state() -> int:

@@ -50,7 +50,7 @@ def finish(place: Place, permit: Permit = NO_PERMIT, *, write_report: bool = Tru
                 place.forget(place.saved(capture))
     except TimeoutError as error:
         raise TimeoutError(
-            f"another process is finishing rank {place.rank} of {run.folder}; try again later"
+            f"another process is writing the files of rank {place.rank} in {run.folder}; try again later"
         ) from error
     run.upload(place, capture, permit.remote)
     if unfinished and write_report and report.is_due(place):
@@ -71,7 +71,7 @@ def write_page(run: Run, permit: Permit = NO_PERMIT) -> None:
     try:
         report.write(run.folder, remote=permit.remote)
     except Exception as error:
-        logger.warning("%s/%s is not up to date: %s: %s", run.folder, PAGE, type(error).__name__, error)
+        logger.warning("%s/%s could not be updated: %s: %s", run.folder, PAGE, type(error).__name__, error)
         logger.debug("The report could not be written.", exc_info=True)
 
 
@@ -124,7 +124,9 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
         place.forget(saved)
         place.forget_saved_traces(capture.time)
     if newer:
-        logger.warning("%s was recorded again before it was finished. The later one is kept.", place.folder.name)
+        logger.warning(
+            "%s was recorded a second time before its files were made. The later recording is kept.", place.folder.name
+        )
         return capture
     run.forget_old_windows(done, permit.remote)
     return done

@@ -118,7 +118,7 @@ class Reports:
             try:
                 run.upload_own(url)
             except Exception:
-                _logger.exception("%s is not up to date", url)
+                _logger.exception("%s could not be updated, so it lacks the last steps", url)
 
 
 def _problem(message: Task, reports: Reports) -> str | None:

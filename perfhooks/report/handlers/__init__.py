@@ -175,7 +175,8 @@ def rebuild(recipe: Mapping[str, Any], permit: Permit) -> Handler:
     kind = recipe.get("type")
     if not isinstance(kind, str) or not (_is_harmless(kind, recipe) or _is_permitted(kind, recipe, permit)):
         raise OptionError(
-            f"handler {kind!r} is named by a file only. If you trust it, run `perfhooks report --handler {kind}`"
+            f"handler {kind!r} does not run, because only a file of the run requests it. If you trust it, run "
+            f"`perfhooks report --handler {kind}`"
         )
     return build(recipe)
 

@@ -52,7 +52,7 @@ class Step(_Complete):
 class Gain(_Complete):
     """Estimated gain of the fix in an unprofiled step."""
 
-    ms: Annotated[float, Meta(description="Estimate, or upper bound if the confidence is bound, in ms.")]
+    ms: Annotated[float, Meta(description="Estimate in ms; an upper bound if `confidence` is `bound`.")]
     percent: Annotated[float | None, Meta(description="The same in percent of the step.")]
     interval_ms: Annotated[
         Interval, Meta(description="Range of the gain. The upper end is all the time that the fix affects.")
@@ -88,8 +88,9 @@ class FindingRow(_Complete):
         str,
         Meta(
             pattern="^(measured|estimate|bound|none)$",
-            description="measured: perfhooks try measured the fix here. estimate: the fix was measured elsewhere under "
-            "such conditions. bound: the gain is at most this. none: no gain is estimated.",
+            description="measured: perfhooks try measured the fix here. estimate: measurements elsewhere showed "
+            "that the fix helps for this kind of device and work. bound: the gain is at most this. "
+            "none: no gain is estimated.",
         ),
     ]
     reason: Annotated[str | None, Meta(description="Reason why no gain is estimated.")]
@@ -218,4 +219,5 @@ def _reason(window: Mapping[str, Any], details: Mapping[str, Any]) -> str:
     accounted = [of_rank["findings"]["accounted"] for of_rank in details.values() if "findings" in of_rank]
     if not accounted:
         return "The findings of this window were not computed."
-    return f"No problem was found. {words.share(min(accounted))} of the step has a name that rules can check."
+    share = words.share(min(accounted))
+    return f"No problem was found. The rules could check {share} of the step time; no name is known for the rest."

@@ -37,7 +37,7 @@ _WHILE: Final = (
         "in calls that launch",
         "while the launch queue is full",
     ),
-    *("before launched work starts", "while launched work waits for other work", "although work was launched"),
+    *("before launched work starts", "while launched work waits for another stream", "although work was launched"),
     *("inside graphs", "before work whose launch was not recorded"),
 )
 """Texts about the causes of idle time, in the order of `device_time.CAUSES`."""
@@ -155,7 +155,7 @@ def headline(
     usual = table.filter(pl.Series(step_kinds.usual(table)))
     span = unmarked or step_kinds.described(table)
     rare = [
-        f"{words.ms(kind['wall_ms'])} if {_ACTIVITIES[kind['kind']]} ({kind['count']} of {table.height})"
+        f"{words.ms(kind['wall_ms'])} if {_ACTIVITIES[kind['kind']]} ({kind['count']} of {table.height} steps)"
         for kind in other_kinds(table)
     ]
     largest = [] if operators is None else _largest(usual, operators)

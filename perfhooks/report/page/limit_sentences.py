@@ -88,6 +88,7 @@ def _mfu(usual: pl.DataFrame, trace: Trace) -> Iterator[str]:
     recomputed = f", HFU {hfu:.3g}% with recomputation for gradients" if hfu > mfu else ""
     part = f"; known for {words.share(known / 100)} of the kernel time" if isinstance(known, float) else ""
     yield (
-        f"MFU {mfu:.3g}%{recomputed}: matrix products, convolutions and attention (causal attention counts in full"
-        f"{part}) at the dense peaks of {peaks.device(trace)[0]} ({limits.source})."
+        f"MFU {mfu:.3g}%{recomputed}: at the dense peaks of {peaks.device(trace)[0]} ({limits.source}), matrix "
+        "products, convolutions and attention would take this part of the step (causal attention counts as full "
+        f"attention{part})."
     )

@@ -213,7 +213,8 @@ def _kernels(details: Mapping[str, Any]) -> Iterator[str]:
     is_complete = None not in details.get("steps", {}).get("rows", {}).get("busy_ms", ())
     count = _count(details) if is_complete else 1
     share, step_ms = words.share(launched_ms / device_ms), words.ms(device_ms / count)
-    lead = f"Operators launched {share} of the device's {step_ms}." if is_complete else "Device records are missing."
+    lead = f"Operators launched only {share} of the {step_ms} of device work in a step."
+    lead = lead if is_complete else "Device records are missing."
     header = ["| kernel | kind | calls | device ms |", "|---|---|---:|---:|"]
     lines = [
         f"| {_cut(row['name'])} | {_kind(row)} | {row['count'] / count:.4g} | {row['total_ms'] / count:.3g} |"

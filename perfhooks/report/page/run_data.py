@@ -185,7 +185,8 @@ def _add_mfu(summary: dict[str, Any], explanation: dict[str, Any], idle_ms: floa
         return summary
     mfu = f"MFU {100 * explanation['least_ms'] / wall:.3g}%"
     sentence = (
-        f"{mfu}: the operations of {explanation['steps']} at the dense peaks of the device, in {words.ms(wall)} a step."
+        f"{mfu}: at the dense peaks of the device, the operations of {explanation['steps']} would take this part of "
+        f"the {words.ms(wall)} of a step."
     )
     return summary | {"limits": [*summary.get("limits", ()), sentence]}
 
@@ -232,7 +233,7 @@ def _compare_ranks(run: FinishedRun) -> dict[str, Any]:
             return {}
         return {"ranks_together": _together(comparison), "findings": perfhooks.analysis.ranks.findings(comparison)}
     except Exception as error:  # noqa: BLE001 -- the report is useful without the comparison
-        _log.debug("The report has no comparison of ranks.", exc_info=True)
+        _log.debug("The ranks could not be compared for the report.", exc_info=True)
         return {"ranks_together": {"problem": json_values.text(f"{type(error).__name__}: {error}")}}
 
 

@@ -30,9 +30,9 @@ _H100: Final = "NVIDIA H100 Tensor Core GPU datasheet"
 _A100: Final = "NVIDIA A100 Tensor Core GPU datasheet"
 _V100: Final = "NVIDIA Tesla V100 GPU accelerator datasheet"
 _MI300: Final = "AMD Instinct MI300X accelerator data sheet"
-_MI200: Final = "AMD Instinct MI200 series data sheet, half of an accelerator: each of its two dies is a device"
-_AMPERE: Final = "NVIDIA Ampere GA102 GPU architecture whitepaper; sums in float32"
-_ADA: Final = "NVIDIA Ada GPU architecture whitepaper; sums in float32"
+_MI200: Final = "AMD Instinct MI200 series data sheet, half of its values: each of the two dies is a device"
+_AMPERE: Final = "NVIDIA Ampere GA102 GPU architecture whitepaper, its values with float32 accumulation"
+_ADA: Final = "NVIDIA Ada GPU architecture whitepaper, its values with float32 accumulation"
 
 
 def _tensor_cores(half: float, **tflops: float) -> dict[str, float]:
@@ -62,7 +62,7 @@ DATASHEETS: Final[Mapping[str, Peaks]] = {
     "NVIDIA B200": Peaks(
         tflops=_tensor_cores(2250, tf32=1125, float8=4500, int8=4500),
         gb_per_s=8000,
-        source="NVIDIA DGX B200 datasheet, an eighth of it",
+        source="NVIDIA DGX B200 datasheet, an eighth of its values for 8 GPUs",
         bus_gb_per_s=_PCIE[5],
         units=148,
     ),

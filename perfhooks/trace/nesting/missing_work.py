@@ -264,8 +264,8 @@ def cut_overflowed(trace: Trace) -> None:
     if excess.any():
         trace.overflowed = trace.device_rows[excess > 0]
         trace.sparse_columns[OVERFLOW] = trace.overflowed, excess[excess > 0]
-        text = f"{len(trace.overflowed)} of {len(recorded)} end after later work on their stream has begun"
-        text += ", or after the host has waited for them: they are cut there"
+        text = f"{len(trace.overflowed)} of {len(recorded)} kernels, copies and memsets end after later work on their"
+        text += " stream has begun, or after the host has waited for them: perfhooks shortens them to that moment"
         trace.doubts.append(Doubt("overflowed-kernels", len(trace.overflowed), text))
 
 

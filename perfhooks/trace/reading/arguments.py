@@ -84,7 +84,7 @@ class Work(Owned, gc=False):
 
 
 class Copy(Work, gc=False):
-    """Arguments of a copy, including its kind: torch's next recorder names all copies ``Memcpy``."""
+    """Arguments of a copy, including its kind: cuspy names all copies ``Memcpy``."""
 
     copy_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="copy kind")
     source_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="src kind")

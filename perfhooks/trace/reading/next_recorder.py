@@ -1,4 +1,4 @@
-"""Conversion of traces of torch's next recorder (torch 2.15) to the form of Kineto, so that no table depends on it.
+"""Conversion of traces of torch's new recorder cuspy (torch 2.15) to Kineto's form, so that no table depends on it.
 
 Sources: ``torch/profiler/_cuspy/trace.py`` of torch 2.15, and ``ActivityStrings.cpp`` for Kineto's names.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 COPY: Final = "Memcpy"
 SET: Final = "Memset"
 CALLS: Final = frozenset({"cuda_runtime", "cuda_driver"})
-"""Categories of runtime calls. Only CUDA traces get external ids, because the recorder supports only CUDA."""
+"""Categories of runtime calls whose events get external ids. Cuspy supports only CUDA."""
 KINDS: Final = ("copy_kind", "source_kind", "target_kind", "memory_kind")
 """Arguments that contain the number of a kind, for which Kineto writes a name."""
 _DIRECTIONS: Final = {9: WITHIN_HOST}

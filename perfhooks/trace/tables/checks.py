@@ -33,6 +33,7 @@ _COUNTS: Final = re.compile(
 _STOPPED: Final = re.compile(r"(?:collection|tracing|profiling|CUPTI).{0,60}stopp(?:ed|ing) early", re.IGNORECASE)
 _RANGES: Final = "cuda_profiler_range"
 _BUFFERS: Final = "Buffer Request"
+_WORK: Final = "kernels, copies and memsets"
 
 _SCHEMA: Final = {"severity": pl.String, "name": pl.String, "count": pl.Int64, "text": pl.String, "first": pl.String}
 
@@ -83,7 +84,7 @@ def _check_log(trace: Trace) -> Iterator[Check]:
 _DROPPED: Final = {
     "Out-of-range": (
         "info",
-        "device records outside of the window: warm-up steps, or kernels lost at its start",
+        "device records outside of the window: of warm-up steps, or of kernels that are missing at its start",
     ),
     "Invalid ext correlations": ("warning", "records that could not be joined to an operator"),
     "CPU GPU out-of-order": ("warning", "dropped kernels, because their recorded start is before their launch"),
@@ -120,8 +121,8 @@ def _check_counters(trace: Trace) -> Iterator[Check]:
     rows = _counter_ranges(trace)
     if len(rows):
         text = (
-            f"{len(rows)} ranges of CUPTI's range profiler: it counts events of kernels, which it runs one by one, "
-            "and records no times; the device tables are empty"
+            f"{len(rows)} ranges of CUPTI's range profiler, which runs kernels one by one, counts hardware events and "
+            "records no times: the device tables are empty; record a window without it for times"
         )
         yield Check("info", "counters-only", len(rows), text, _describe_first(trace, rows))
 
@@ -143,7 +144,7 @@ def _check_orphans(trace: Trace) -> Iterator[Check]:
     orphans = work[(trace.launches < 0) & ~is_before_window]
     if not len(orphans):
         return
-    text = f"{len(orphans)} of {len(work)} kernels, copies and memsets have no launch in the trace"
+    text = f"{len(orphans)} of {len(work)} {_WORK} have no launch in the trace"
     if not len(trace.rows(Kind.RUNTIME)):
         severity, reason = "info", "no runtime calls were recorded, so this work counts in the step in which it ran"
     elif len(orphans) <= max(NOTABLE * len(work), 1):
@@ -156,7 +157,7 @@ def _check_orphans(trace: Trace) -> Iterator[Check]:
 def _before_window_check(trace: Trace, rows: Ints) -> Check:
     time_ms = intervals.total(intervals.of_slices(trace, rows)) * MS
     text = (
-        f"{len(rows)} kernels, copies and memsets ({words.ms(time_ms)}) were launched before the window: they are in "
+        f"{len(rows)} {_WORK} ({words.ms(time_ms)}) were launched before the window: they are in "
         "the table of kernels, but in no step"
     )
     return Check("info", "launched-before-window", len(rows), text, _describe_first(trace, rows))
@@ -167,7 +168,7 @@ def _check_nested(trace: Trace) -> Iterator[Check]:
     inner = work[holder >= 0]
     if len(inner):
         text = (
-            f"{len(inner)} of {len(work)} kernels, copies and memsets lie within others of the same stream, "
+            f"{len(inner)} of {len(work)} {_WORK} lie within others of the same stream, "
             "for example kernels within a recorded library call: outer work counts without its inner work, "
             "so no moment of a stream counts twice"
         )
@@ -179,17 +180,19 @@ def _check_clocks(trace: Trace) -> Iterator[Check]:
     lead = trace.start[launch] - trace.start[work] if len(work) else work
     early = work[(launch >= 0) & (lead > 0)]
     agree = device.clocks(trace).agree
-    consequence = ": the clocks disagree" + ("" if agree else ", and busy times are unknown")
+    consequence = ": the clocks of host and device disagree" + ("" if agree else ", and busy times are unknown")
     late = work[device.overdue(trace)] if len(work) else work
     if len(late):
-        text = f"{len(late)} of {len(work)} end after the host has waited for the device{consequence}"
+        text = f"{len(late)} of {len(work)} {_WORK} end after the host has waited for them{consequence}"
         yield Check("error", "clocks-apart", len(late), text, _describe_first(trace, late))
     elif not len(early) and not agree:
-        text = f"no device work is near the time of the host{consequence}"
+        text = f"the recorded times of all device work are far from those of the host{consequence}"
         yield Check("error", "clocks-apart", len(work), text, _describe_first(trace, work))
     if len(early):
         max_lead = int(lead[launch >= 0].max()) * MS
-        text = f"{len(early)} of {len(work)} began before their launch, by up to {words.ms(max_lead)}{consequence}"
+        text = (
+            f"{len(early)} of {len(work)} {_WORK} began before their launch, by up to {words.ms(max_lead)}{consequence}"
+        )
         yield Check("error", "kernels-before-launch", len(early), text, _describe_first(trace, early))
 
 
@@ -237,8 +240,8 @@ def _check_rates(trace: Trace) -> Iterator[Check]:
         times = int((name == number).sum())
         ratio = by_name["ceiling_ps"][number] / max(1000 * by_name["ceiling_ns"][number], 1)
         text = (
-            f"{trace.names[number]} at {ratio:.3g} times the peak of the device: its work is missing, or it computes "
-            "less than its shapes suggest, for example causal attention; its rate is not shown"
+            f"{trace.names[number]} would run at {ratio:.3g} times the peak of the device: some of its kernels were "
+            "not recorded, or it computes less than its shapes suggest (causal attention); its rate is not shown"
         )
         yield Check("warning", "rate-above-peak", times, text, _describe_first(trace, rated_calls.row[name == number]))
 

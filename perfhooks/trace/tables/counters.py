@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _UNIT: Final = re.compile(r"\s*\(([^()]{1,12})\)$")
 
 ACTIVITY: Final = {"SM Active (%)": "SM active", "DRAM BW (%)": "DRAM", "HBM BW (%)": "DRAM"}
-"""Counters of torch's next recorder for the active part of a device, in percent, with short names."""
+"""Counters of torch's new recorder cuspy for the active part of a device, in percent, with short names."""
 
 _SCHEMA: Final = {
     **dict.fromkeys(("counter", "unit"), pl.String),

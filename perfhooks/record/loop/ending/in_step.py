@@ -134,7 +134,7 @@ class Overseer:
             self._is_over.release()
 
     def _live(self, is_over: _thread.LockType) -> None:
-        with guard("measuring the budget of a recording"):
+        with guard("measuring the use of a recording's budget of time and trace size"):
             began = last = time.monotonic()
             used, pause = 0.0, SHORTEST_S
             while not is_over.acquire(timeout=pause):

@@ -47,8 +47,8 @@ def legacy_activities(activities: Any, use_cpu: bool | None, use_device: str | N
     named = [*(["cpu"] if use_cpu is not False else []), *([_LEGACY.get(use_device, use_device)] if use_device else [])]
     if activities is not None or not named:
         raise OptionError(
-            f"use_cpu and use_device replace activities=, and must select one; got {use_cpu!r}, {use_device!r} and "
-            f"activities={activities!r}"
+            "use_cpu and use_device replace activities=: do not pass both, and select at least one activity; "
+            f"got {use_cpu!r}, {use_device!r} and activities={activities!r}"
         )
     return named
 

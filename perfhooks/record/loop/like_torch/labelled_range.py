@@ -29,7 +29,7 @@ class LabelledRange(record_function):
 
     def __enter__(self) -> Self:
         if getattr(torch.autograd.profiler, "_active_cupti_profiler_observer", None) is not None:
-            super().__enter__()  # type: ignore[no-untyped-call]  # torch's next recorder reads it there
+            super().__enter__()  # type: ignore[no-untyped-call]  # torch's new recorder cuspy reads it there
         else:
             self.record: Any = _enter(self.name)
         return self

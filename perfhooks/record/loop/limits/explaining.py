@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 RECORDED: Final = {"with_stack": True, "record_shapes": True}
 LEFT_OUT: Final = (
-    "no second window with stacks and shapes: a step would take more than %s of the training; set with_stack and "
-    "record_shapes to record it"
+    "no second window with stacks and shapes: recording one step would delay the training by more than %s; set "
+    "with_stack and record_shapes to record stacks and shapes anyway"
 )
 
 _BUSY: Final = (

@@ -121,7 +121,7 @@ class LoaderWorkers:
             return (), ()
         self._is_pending = False
         results: list[_Sums] = []
-        with guard("reading the sums of loader workers"):
+        with guard("reading the samples of loader workers"):
             results = msgspec.json.decode(self._answer(), type=list[_Sums])
         results = sorted(
             (sums for sums in results if sums.iterator in self._fed_by), key=lambda sums: sums.making.worker

@@ -240,7 +240,8 @@ function findings(details) {
     .sort((a, b) => weight(b) - weight(a));
   if (!found.length) {
     const text = details.findings
-      ? `No problem was found. ${percent(details.findings.accounted)} of the step has a name that rules can check.`
+      ? `No problem was found. The rules could check ${percent(details.findings.accounted)} of the step time; ` +
+        "no name is known for the rest."
       : "The rules that look for problems did not run on this window.";
     return el("div", { class: "findings" }, el("h2", null, "What to do first"), el("p", { class: "good" }, text));
   }
