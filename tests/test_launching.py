@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import multiprocessing
 import os
 import re
 import signal
@@ -27,7 +26,7 @@ from perfhooks.cli import app
 from perfhooks.cli.actions import run
 from perfhooks.core.errors import OptionError
 from perfhooks.core.options import all_options
-from perfhooks.record.launch import detached, exit_summary, notes, startup
+from perfhooks.record.launch import children, detached, exit_summary, notes, startup
 from perfhooks.record.launch.command_line import VARIABLE
 from perfhooks.record.launch.summary_text import text_of
 from perfhooks.run import liveness
@@ -237,15 +236,12 @@ def test_program_without_steps_gets_a_report_while_running(start, tmp_path):
 
 
 def test_helper_process_is_no_separate_program(monkeypatch):
-    assert not startup.is_helper_process()
+    assert not children.is_helper_process()
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("torch._inductor.compile_worker", None))
-    assert startup.is_helper_process()
+    assert children.is_helper_process()
     monkeypatch.undo()
-    monkeypatch.setattr(multiprocessing.process, "parent_process", object)
-    assert startup.is_helper_process(), "a worker of a pool"
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    assert not startup.is_helper_process(), "a rank is a program of its own"
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-c", "from multiprocessing.forkserver import main; main(1)"])
+    assert children.is_helper_process()
 
 
 @pytest.mark.parametrize(

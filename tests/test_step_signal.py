@@ -17,8 +17,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from perfhooks import Profiler
 from perfhooks.record.launch import calls, exit_summary, loaders, notes, profiling, step_signal
+from perfhooks.record.launch.children import is_helper_process
 from perfhooks.record.launch.command_line import Request
-from perfhooks.record.launch.startup import is_helper_process
 from perfhooks.record.launch.step_detectors import Mode, Round
 from perfhooks.record.launch.step_signal import StepSignal
 from perfhooks.record.loop.ending import lifetime

@@ -25,7 +25,7 @@ import functools
 import os
 import sys
 from enum import IntEnum, auto
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +38,10 @@ EXIT_S: Final = 0.5
 """Maximum wait for another thread or process at the end of the training, in s. The time between SIGTERM and SIGKILL is
 longer (30 s in torchrun, Kubernetes and SLURM).
 """
+
+
+_MULTIPROCESSING: Final = ("multiprocessing", "multiprocess")
+"""Python's package, and its copy that datasets uses."""
 
 
 class End(IntEnum):
@@ -93,7 +97,55 @@ def around_forks(before: Callable[[], object], in_parent: Callable[[], object]) 
 
 
 def _end() -> None:
-    _run_all([_at_end[when] for when in sorted(_at_end)])
+    calls = [_at_end[when] for when in sorted(_at_end)]
+    _at_end.clear()  # a spawned child ends twice, see `end_with_child`
+    _run_all(calls)
+
+
+def end_with_child() -> None:
+    """Run the functions of `at_end` at the end of a child of multiprocessing.
+
+    Forked children skip Python's exit handlers. This finalizer runs before those of queues and pools.
+    """
+    for package in _packages():
+        util = sys.modules.get(f"{package}.util")
+        if util is not None:
+            util.Finalize(None, _end, exitpriority=100)
+
+
+def last_error() -> BaseException | None:
+    """Return the exception that ends the program. `torch.multiprocessing.spawn` replaces it by SystemExit."""
+    error = getattr(sys, "last_value", None)
+    if error is None and is_child():
+        error = sys.exc_info()[1]
+        if isinstance(error, SystemExit):
+            error = error.__context__
+    return error
+
+
+def is_child() -> bool:
+    """Return whether multiprocessing started this process."""
+    return any(
+        module.parent_process() is not None or hasattr(module.current_process(), "_inheriting")
+        for module in _packages().values()
+    )
+
+
+def target_module() -> str:
+    """Return the module of the function that multiprocessing runs in this process."""
+    targets = (getattr(module.current_process(), "_target", None) for module in _packages().values())
+    return next((target.__module__ for target in targets if target is not None), "")
+
+
+def parent() -> int:
+    """Return the process that started this one. The system's parent may be a server that forks for it."""
+    parents = (module.parent_process() for module in _packages().values())
+    return next((parent.pid for parent in parents if parent is not None), os.getppid())
+
+
+def _packages() -> dict[str, Any]:
+    modules = ((package, sys.modules.get(f"{package}.process")) for package in _MULTIPROCESSING)
+    return {package: module for package, module in modules if module is not None}
 
 
 def _run_all(calls: list[Callable[[], object]]) -> None:

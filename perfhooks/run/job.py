@@ -33,8 +33,8 @@ def current_job() -> Job:
     )
 
 
-def is_in_job() -> bool:
-    return any((_from_process_group(), _from_torchrun(), _from_slurm()))
+def has_process_group() -> bool:
+    return _from_process_group() is not None
 
 
 class _Place(NamedTuple):

@@ -18,7 +18,8 @@ from perfhooks.core import frames
 from perfhooks.core.guard import guard
 from perfhooks.core.schedule import FromStartToStop
 from perfhooks.core.schedule.settled import ENOUGH_OPERATORS, FEWEST_STEPS
-from perfhooks.record.launch import calls
+from perfhooks.record.launch import calls, notes
+from perfhooks.record.launch.command_line import Request
 from perfhooks.record.loop import labelling
 from perfhooks.record.loop.ending import lifetime, open_ranges
 from perfhooks.record.loop.ending.in_step import in_main_thread
@@ -315,6 +316,9 @@ class StartupRecorder:
 
 
 def _is_launcher() -> bool:
+    request = Request.current()
+    if request is not None and any(note.parent == os.getpid() for note in notes.read(request.notes)):
+        return True
     times = os.times()
     return times.children_user + times.children_system > times.user + times.system
 

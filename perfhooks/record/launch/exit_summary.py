@@ -30,7 +30,7 @@ IS_OVER: Final = "summary.printed"
 
 def at_exit(*, is_command: bool) -> None:
     request = Request.current()
-    if request is None or request.turns or request.trial:
+    if request is None or request.turns or request.trial or process.is_child():  # the parent prints for its children
         return
     try:
         _print(request, is_command=is_command)
@@ -71,7 +71,8 @@ def print_runs(runs: Sequence[str], waited: Collection[str], timeout: float, unf
 
 def reasons(known: Sequence[Note], words: Sequence[str], code: int | None = None) -> list[str]:
     sure = [note.why for note in known if note.why]
-    guesses = [note.guess for note in known if note.guess]
+    parents = {note.parent for note in known if note.parent != note.pid}
+    guesses = [note.guess for note in known if note.guess and note.pid not in parents]
     return list(dict.fromkeys(sure or (_failed(code) if code else guesses or [_default_reason(words)])))
 
 

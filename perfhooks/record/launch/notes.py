@@ -15,6 +15,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from perfhooks.core import process
 from perfhooks.run.reading import read_bytes
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _own: dict[str, Note] = {}
 
 
 def leave(folder: str, **facts: Any) -> None:
-    note = Note(os.getpid(), os.getppid(), **facts)
+    note = Note(os.getpid(), process.parent(), **facts)
     if note.run:
         _own[note.run] = note
     name = f"{note.pid}-{note.parent}-{_key(note.run)}.json"

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from perfhooks.core import frames
 from perfhooks.core.frames import display_path
 from perfhooks.core.guard import guard
+from perfhooks.record.launch.children import is_loader_worker
 from perfhooks.record.watch.sampling import innermost_of, outwards
 from perfhooks.run import layout
-from perfhooks.run.job import current_job, is_in_job
+from perfhooks.run.job import current_job
 from perfhooks.run.liveness import born_s, clock_s
 from perfhooks.run.publishing import csv_bytes, publish
 
@@ -159,24 +160,3 @@ _INSTALLED: Final = tuple({sys.prefix, sys.base_prefix, *(path for path in sys.p
 def file_of(profilers: Iterable[Any]) -> Path | None:
     folders = (profiler.folder for profiler in profilers)
     return next((folder / layout.startup(current_job().rank) for folder in folders if folder is not None), None)
-
-
-def is_helper_process() -> bool:
-    """Whether this is a worker of a loader or pool, or a tool of torch."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if getattr(spec, "name", "").startswith("torch.") or is_loader_worker():
-        return True
-    processes = sys.modules.get("multiprocessing.process")
-    return processes is not None and processes.parent_process() is not None and not is_in_job()
-
-
-def is_loader_worker() -> bool:
-    data = sys.modules.get("torch.utils.data")
-    info = getattr(data, "get_worker_info", None)
-    return info is not None and info() is not None
-
-
-def is_forked_by_loader() -> bool:
-    """Return whether a loader forks this process. Call this during the fork."""
-    codes = (frame.f_code for frame in outwards(sys._getframe()))
-    return any(code.co_name == "__init__" and code.co_filename.endswith(frames.ITERATORS) for code in codes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import sys
 import threading
 from contextlib import contextmanager
@@ -16,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from perfhooks.core import labels, process, words
 from perfhooks.core.guard import cause_of, enable_console_log, guard, logger
 from perfhooks.core.schedule import Schedule
-from perfhooks.record.launch import notes
+from perfhooks.record.launch import children, notes
 from perfhooks.record.launch.command_line import Request
-from perfhooks.record.launch.startup import Startup, file_of, is_forked_by_loader, is_helper_process
+from perfhooks.record.launch.startup import Startup, file_of
 from perfhooks.record.launch.step_detectors import (
     BATCHES,
     NO_PROFILER,
@@ -32,6 +33,7 @@ from perfhooks.record.launch.step_detectors import (
     Undecided,
 )
 from perfhooks.record.loop.ending import lifetime
+from perfhooks.run.job import has_process_group
 from perfhooks.run.timeline import clock
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class StepSignal:
 
     def _on_fork(self) -> None:
         self.forget()
-        if is_forked_by_loader():
+        if children.is_forked_by_loader():
             while self._restorers:
                 self._restorers.pop()()
 
@@ -118,7 +120,7 @@ class StepSignal:
             self._on_update(optimizer)
 
     def _on_update(self, optimizer: object) -> None:
-        if self._is_helper():
+        if self._is_helper(trains=True):
             return
         with self._guarded():
             events = self.events
@@ -162,7 +164,7 @@ class StepSignal:
         ``began`` is the start of the pass in ns; 0 if a device is still working on the pass.
         """
         events = self.events
-        if self._is_helper():
+        if self._is_helper(trains=True):
             return
         events.backwards += 1
         if began:
@@ -189,13 +191,24 @@ class StepSignal:
             for pulse in (self.events.pulse, *trains):
                 pulse.set_aside(began, ended, labels.CHECKPOINT, line)
 
-    def _is_helper(self) -> bool:
+    def _is_helper(self, *, trains: bool = False) -> bool:
         if self._is_known_helper is None:
-            self._is_known_helper = is_helper_process()
-            if self._is_known_helper:
+            if process.is_child() and not (has_process_group() or (trains and not self.request.turns)):
+                return True
+            self._is_known_helper = children.is_helper_process()
+            if not self._is_known_helper:
+                self._begin_in_child()
+            else:
+                if trains and children.is_pool_worker():
+                    notes.leave(self.request.notes, why=children.TRAINS_IN_POOL)
                 self.events.armed, self.events.detector = False, InactiveDetector(self.events)
                 self.events.due, self.events.due_update = self.events.detector.due, self.events.detector.due_update
         return self._is_known_helper
+
+    def _begin_in_child(self) -> None:
+        if process.is_child():
+            process.end_with_child()
+            self.listen()
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -331,18 +344,20 @@ class StepSignal:
         return self._early
 
     def listen(self) -> None:
-        if is_helper_process():
+        if children.is_helper_process():
             return
-        self._has_torch = True
-        notes.leave(self.request.notes, guess=_KILLED)
         from perfhooks.record.launch import calls
 
-        # import now: later another thread may hold the GIL, and each file read waits for it
-        for module in ("early", "profiling") if not self.request.turns else ():
-            importlib.import_module(f"perfhooks.record.launch.{module}")
         self._wrappers = calls
         calls.listen(self.on_call, self.on_backward, self.on_save)
         self._restorers.append(calls.leave)
+        if process.is_child() and self._is_known_helper is None:
+            return
+        self._has_torch = True
+        notes.leave(self.request.notes, guess=_KILLED)
+        # import now: later another thread may hold the GIL, and each file read waits for it
+        for module in ("early", "profiling") if not self.request.turns else ():
+            importlib.import_module(f"perfhooks.record.launch.{module}")
         if not self.request.turns and sys.platform == "linux":
             self.startup.when_computing = self._record_operators
 
@@ -401,9 +416,9 @@ class StepSignal:
             self.startup.wait()
 
     def finish(self) -> None:
-        if type(self.events.detector) is InactiveDetector or is_helper_process():
+        if type(self.events.detector) is InactiveDetector or self._is_helper():
             return
-        error = getattr(sys, "last_value", None)
+        error = process.last_error()
         cause = "" if error is None else cause_of(error)
         with self._keep_lock:
             self._is_ending = True
@@ -429,7 +444,10 @@ class StepSignal:
         )
         parts = [words.count(*count) for count in counts if count[0]]
         if not parts:
-            return "the main thread called no module, passed no gradients back, fetched no batch and made no update"
+            nothing = "the main thread called no module, passed no gradients back, fetched no batch and made no update"
+            times = os.times()
+            is_alone = times.children_user + times.children_system == 0
+            return nothing if is_alone else f"{nothing}, and no child process trained"
         why = "no device was used" if self.early.is_new else "the program ended before"
         return f"{why}, and there were only {', '.join(parts)}"
 

@@ -83,11 +83,12 @@ def unregister(course: Closable) -> None:
 def _leave_all() -> None:
     """Close all recorders, because an open one crashes the interpreter at its end. Ctrl-C ends the wait for files."""
     was_any, began = bool(_registered), time.monotonic()
+    must_wait = not process.is_child()  # the parent waits for the files of its children
     for profiler in _profilers():
         try:
-            run = profiler.leave(math.inf if process.outcome.is_interrupted else time.monotonic() - began)
+            run = profiler.leave(time.monotonic() - began if must_wait else math.inf)
         except KeyboardInterrupt:
-            process.outcome.is_interrupted, run = True, None
+            process.outcome.is_interrupted, must_wait, run = True, False, None
         if run is not None:
             process.outcome.unfinished.add(str(run))
     _registered.clear()
@@ -97,7 +98,7 @@ def _leave_all() -> None:
 
 
 def why_it_ends() -> str:
-    error = getattr(sys, "last_value", None)
+    error = process.last_error()
     return "the interpreter exited" if error is None else cause_of(error)
 
 
