@@ -7,13 +7,19 @@ import sys
 
 import numpy as np
 import pytest
+from finished_runs import windows_of
 
 from perfhooks import testing
 from perfhooks.analysis.findings.finding import OVERHEAD
 from perfhooks.core.statistics import most_common
+from perfhooks.record.launch.summary_text import text_of
+from perfhooks.report import page
+from perfhooks.report.finishing.messages import UpdateReport
+from perfhooks.report.finishing.serving import Reports
+from perfhooks.report.handlers.permit import Permit
 from perfhooks.report.page import run_data
 from perfhooks.report.page.run_data import from_trace
-from perfhooks.report.page.run_summary import RunSummary, read_summary, summarize
+from perfhooks.report.page.run_summary import RunSummary, has_current_report, read_summary, summarize
 from perfhooks.run.capture import Cost
 from perfhooks.run.steps import Steps
 from perfhooks.testing import annotation, step_mark
@@ -203,6 +209,50 @@ def test_trace_of_another_tool_has_a_summary(tmp_path):
     summary = from_trace(testing.write_trace(tmp_path / "t.json", events))["summary"]
     assert (summary["step_ms"], summary["is_profiled"]) == (100, True)
     assert summary["parts"] == [{"name": "forward", "share": 0.6}, {"name": "other code", "share": 0.4}]
+
+
+def test_exit_summary_of_an_old_report_has_only_the_step_time(tmp_path):
+    """A report from before the last steps has other gains than `perfhooks show`."""
+    run = tmp_path / "run"
+    windows_of(run, ("train-000020-000022", 0, 3.0))
+    rows = [f"train,{step},wait,{wall},{wall / 2}" for step, wall in enumerate([10.0] * 20 + [20.0] * 21)]
+    timeline = run / "rank0.timeline.csv"
+    timeline.write_text("\n".join(["stage,step,phase,wall_ms,data_ms", *rows[:20], ""]))
+    page.write(run)
+    assert has_current_report(run)
+    before = text_of([str(run)])
+    assert before.startswith("perfhooks: step 10 ms (profiled steps 20-22: ")
+    timeline.write_text("\n".join(["stage,step,phase,wall_ms,data_ms", *rows, ""]))
+    assert not has_current_report(run)
+    assert text_of([str(run)]).splitlines()[0] == "perfhooks: step 20 ms"
+    page.write(run)
+    assert text_of([str(run)]).startswith("perfhooks: step 20 ms (profiled steps 20-22: ")
+
+
+@pytest.mark.parametrize(
+    "name", ["rank0.rare.csv", "rank0.slow.csv", "run.json", "train-000020-000022/rank0.page.json"]
+)
+def test_report_is_old_after_a_change_of_its_files(name, tmp_path):
+    run = tmp_path / "run"
+    windows_of(run, ("train-000020-000022", 0, 3.0))
+    page.write(run)
+    assert has_current_report(run)
+    (run / name).write_text("{}")
+    assert not has_current_report(run)
+
+
+def test_worker_updates_the_report_of_a_killed_training(tmp_path):
+    run = tmp_path / "run"
+    windows_of(run, ("train-000020-000022", 0, 3.0))
+    reports = Reports()
+    reports.add(UpdateReport(str(run / "train-000020-000022"), 0, Permit()))
+    reports.write()
+    rows = [f"train,{step},wait,20,1" for step in range(41)]
+    (run / "rank0.timeline.csv").write_text("\n".join(["stage,step,phase,wall_ms,data_ms", *rows, ""]))
+    assert not has_current_report(run)
+    reports.write_old()
+    assert has_current_report(run)
+    assert read_summary(run).step_ms == 20
 
 
 @pytest.mark.process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -159,6 +160,21 @@ class FinishedRun:
     @property
     def stages(self) -> list[str]:
         return list(dict.fromkeys([*self.steps, *(in_timeline(window.capture.stage) for window in self.windows)]))
+
+    @property
+    def inputs(self) -> str:
+        """Return a fingerprint of the files in a report. A report with the same fingerprint is up to date."""
+        kinds = (layout.timeline, layout.startup, layout.processor, layout.rare, layout.slow_steps)
+        files = [self.folder / layout.MANIFEST, *(self.folder / kind(self.rank) for kind in kinds)]
+        for places in self.places.values():
+            files += (file for place in places for file in (place.capture_file, place.artifact(layout.SHARE)))
+        checksum = 0
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):
+                facts = file.lstat()
+                text = f"{file.relative_to(self.folder)} {facts.st_size} {facts.st_mtime_ns}\n"
+                checksum = zlib.crc32(text.encode(errors="replace"), checksum)
+        return f"{checksum:08x}"
 
     @property
     def is_written(self) -> bool:

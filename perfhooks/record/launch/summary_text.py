@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from perfhooks.core import words
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.core.guard import guard, is_terminal
-from perfhooks.report.page.run_summary import UNITS, RunSummary, SummaryFinding, read_summary
+from perfhooks.report.page.run_summary import UNITS, RunSummary, SummaryFinding, has_current_report, read_summary
 from perfhooks.run.finished import FinishedRun
 from perfhooks.run.layout import PAGE
 from perfhooks.run.steps import read_in_training
@@ -43,7 +43,7 @@ def _has_report(folder: Path) -> bool:
         captures = [window.capture for window in run.recorded]
         wants_page = any(recipe.get("type") == "page" for capture in captures for recipe in capture.handlers)
         is_done = not run.is_written and all(capture.state == "done" for capture in captures)
-        return is_done and (not wants_page or read_summary(folder) is not None)
+        return is_done and (not wants_page or has_current_report(folder))
     except PerfhooksError:
         return True
 
@@ -69,11 +69,13 @@ def _facts(folder: Path) -> tuple[RunSummary | None, str]:
     summary, line = None, ""
     with guard(f"reading {folder}"):
         summary = read_summary(folder)
-        if summary is None:
+        if summary is None or not has_current_report(folder):
             run = FinishedRun(folder, brief=True)
             last = run.last()
             line = "" if last is None else last.capture.line or f"{last.name} is recorded"
-            summary = None if line else _of_timeline(run)
+            # an old report has other numbers than `perfhooks show`
+            of_timeline = _of_timeline(run) if not line or summary is not None else None
+            summary, line = of_timeline, "" if of_timeline is not None else line
     return summary, line
 
 

@@ -13,6 +13,7 @@ from perfhooks.report import page as report
 from perfhooks.report.finishing import power
 from perfhooks.report.handlers.permit import Permit
 from perfhooks.run import steps
+from perfhooks.run.finished import FinishedRun
 from perfhooks.run.folder import Run
 from perfhooks.run.layout import PAGE, lock, processor
 from perfhooks.run.liveness import boot
@@ -60,8 +61,7 @@ def finish(place: Place, permit: Permit = NO_PERMIT, *, write_report: bool = Tru
 
 def update_report(place: Place, permit: Permit = NO_PERMIT) -> None:
     """Write the report again, with the last steps, if this rank is responsible for it."""
-    with guard("measuring the cost of recording"):
-        measure_again(place)
+    measure_again(place)
     if report.is_due(place):
         write_page(Run.of(place), permit)
 
@@ -76,8 +76,17 @@ def write_page(run: Run, permit: Permit = NO_PERMIT) -> None:
 
 
 def measure_again(place: Place) -> None:
-    """Compute the profiler overhead again: few unprofiled steps existed when the window was finished."""
-    run = Run.of(place)
+    """Compute the profiler overhead of the last windows again: few unprofiled steps existed before."""
+    with guard("computing the profiler overhead"):
+        run = Run.of(place)
+        finished = FinishedRun(run.folder, brief=True)
+        windows = filter(None, map(finished.last, finished.stages))
+        for other in dict.fromkeys([place, *(item for window in windows for item in window.captures)]):
+            if other.rank == place.rank:
+                _measure_again(other, run)
+
+
+def _measure_again(place: Place, run: Run) -> None:
     with locked(run.folder / lock(place.rank), SILENT_S):
         capture = place.load()
         cost = _cost(capture, capture.cost.events, run, place.rank)

@@ -14,9 +14,9 @@ from typing import IO, TYPE_CHECKING, Final
 
 import polars  # noqa: F401, ICN001 -- imported first: without memory for it, the worker ends here
 
-from perfhooks.core.guard import cause_of
+from perfhooks.core.guard import cause_of, guard
 from perfhooks.report import page
-from perfhooks.report.finishing.finish import finish, measure_again, write_page
+from perfhooks.report.finishing.finish import finish, measure_again, update_report, write_page
 from perfhooks.report.finishing.leftovers import write_steps
 from perfhooks.report.finishing.messages import (
     FinishWindow,
@@ -28,6 +28,7 @@ from perfhooks.report.finishing.messages import (
     decode_message,
     encode,
 )
+from perfhooks.report.page.run_summary import has_current_report
 from perfhooks.run.folder import Run
 from perfhooks.run.layout import PAGE
 
@@ -66,6 +67,7 @@ def serve(unread: bytes, training: int) -> None:
         if inbox.is_empty:
             catch_up()
     catch_up()
+    reports.write_old()
     reports.upload_rest()
     _logger.info("all: %.3f s of CPU", time.process_time())
 
@@ -97,9 +99,11 @@ class Reports:
     def __init__(self) -> None:
         self._due: dict[Run, Permit] = {}
         self._remote: dict[Run, str] = {}
+        self._tasks: dict[Run, FinishWindow | UpdateReport] = {}
 
     def add(self, task: FinishWindow | UpdateReport) -> None:
         run = Run.of(task.place)
+        self._tasks[run] = task
         if page.is_due(task.place):
             self._due[run] = task.permit
         if task.permit.remote is not None:
@@ -111,6 +115,13 @@ class Reports:
             write_page(run, permit)
             _logger.info("%s: %.3f s of CPU", run.folder / PAGE, time.process_time() - began)
         self._due.clear()
+
+    def write_old(self) -> None:
+        """Add the last steps to the reports of a training that was killed."""
+        for run, task in self._tasks.items():
+            with guard("updating the report"):
+                if (run.folder / PAGE).exists() and not has_current_report(run.folder):
+                    update_report(task.place, task.permit)
 
     def upload_rest(self) -> None:
         """Upload the files again, because they now contain the last steps."""

@@ -255,6 +255,8 @@ class RunData(_Part):
     unread: list[str] = []
     tried: list[TriedAdvice] = []
     summary: RunSummary | None = None
+    inputs: str = ""
+    """Fingerprint of the files in this report, see `perfhooks.run.finished.FinishedRun.inputs`."""
 
 
 def read_window(path: Path) -> WindowData:

@@ -48,6 +48,7 @@ def gather(folder: Path) -> dict[str, Any]:
     slowest rank.
     """
     run = FinishedRun(folder, brief=True)
+    inputs = run.inputs  # first: a file that changes from here on makes the report old
     of_ranks, explanations = _compare_ranks(run), _explanations(run)
     shown = _load_summaries(run.windows, _BUDGET - len(msgspec.json.encode([of_ranks, explanations])))
     steps, count = _read_steps(run), len(run.listing.windows)
@@ -67,7 +68,7 @@ def gather(folder: Path) -> dict[str, Any]:
         **of_ranks,
         **json_values.facts({"findings": ordered(of_run)}),
     }
-    return data | {"summary": msgspec.to_builtins(summarize(data, steps))}
+    return data | {"summary": msgspec.to_builtins(summarize(data, steps)), "inputs": inputs}
 
 
 def from_trace(path: Path, *, communication: str | None = None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from perfhooks.core import labels, words
+from perfhooks.run.finished import FinishedRun
 from perfhooks.run.layout import PAGE_DATA
 from perfhooks.run.reading import read_json
 from perfhooks.run.timeline import in_timeline
@@ -79,14 +80,27 @@ class RunSummary(_Strict):
 
 class _Stored(msgspec.Struct):
     summary: RunSummary | None = None
+    inputs: str = ""
 
 
 def read_summary(folder: Path) -> RunSummary | None:
     """Return the stored summary of a run; None without a report, or if an older perfhooks wrote it."""
     try:
-        return read_json(folder / PAGE_DATA, _Stored, "the data of a report").summary
+        return _read(folder).summary
     except FileNotFoundError:
         return None
+
+
+def has_current_report(folder: Path) -> bool:
+    """Return whether the report includes the present files of the run."""
+    try:
+        return _read(folder).inputs == FinishedRun(folder, brief=True).inputs
+    except FileNotFoundError:
+        return False
+
+
+def _read(folder: Path) -> _Stored:
+    return read_json(folder / PAGE_DATA, _Stored, "the data of a report")
 
 
 def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary:
