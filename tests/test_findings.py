@@ -16,6 +16,7 @@ from twins import TRACES
 from perfhooks import testing
 from perfhooks.analysis import findings
 from perfhooks.analysis.findings import Evidence, Finding
+from perfhooks.analysis.findings.finding import source_location
 from perfhooks.run.capture import Capture, Cost, Place
 from perfhooks.testing import annotation, kernel, launch, op, step_mark
 from perfhooks.trace import read
@@ -272,3 +273,17 @@ def test_no_rule_fails_on_any_dialect(name, traces, caplog):
 def test_real_traces_have_the_expected_findings(recordings, caplog):
     found = {path.name.removesuffix(".json.gz"): found_in(path, caplog) for path in recordings.glob("*.json.gz")}
     assert {name: REAL[name] for name in found.keys() & REAL.keys()} == found
+
+
+@pytest.mark.parametrize(
+    ("text", "location"),
+    [
+        ("<module> (/a/train.py:7) asks for the batches", ("/a/train.py", 7)),
+        ("<module> (/a/train.py:12): 602 ms", ("/a/train.py", 12)),
+        ("/a/train.py(7): main, 3 ms", ("/a/train.py", 7)),
+        ("train.py: main", ("train.py", None)),
+        ("no location", (None, None)),
+    ],
+)
+def test_location_of_evidence_has_no_parenthesis(text, location):
+    assert source_location([{"text": text}]) == location
