@@ -145,6 +145,35 @@ def test_python_calls_stay_bounded_in_long_steps(monkeypatch):
     assert seen._estimate_calls(0.0) == pytest.approx(1_000 + 0.002 * 300_000), "a wait makes no calls"
 
 
+def test_calls_of_a_step_follow_its_warmup_step():
+    """Most calls of a step may come at once, for example those of a plot."""
+    count = CallCount(1e9)
+    count.marks = [(1_000, 0.01), (2_000, 0.02), (2_100, 0.04), (3_000, 0.05), (4_000, 0.06)]
+    count._events, count.cpu_s = 8_200, 0.08
+    seen = WindowBudget(Limits(), {"with_stack": True})
+    seen.end_count(count, steps=2)
+    step = seen.step_calls
+    assert (step.calls, step.cpu_s) == (pytest.approx(1.15 * 2_050), 0.04)
+    for cpu_s, calls in ((0.0, 0), (0.01, 950), (0.02, 1_950), (0.04, 2_050), (0.1, 2_050)):
+        assert step.after(cpu_s) == pytest.approx(1.15 * calls)
+
+
+def test_calls_of_a_step_above_the_limit_are_those_of_its_counted_part(monkeypatch):
+    own_s = 0.0
+    monkeypatch.setattr(WindowBudget, "_cpu_s", lambda _: (own_s, 0.0))
+    seen = WindowBudget(EXPLAINING, {"with_stack": True})
+    count = CallCount(10_000)
+    count._events, count.cpu_s, count.is_complete, count.marks = 20_000, 0.01, False, [(10_000, 0.01)]
+    seen.end_count(count, steps=2)
+    assert seen.steps_that_fit(0) == 0
+    seen.begin()
+    own_s = 0.005
+    seen.end_step()
+    assert seen._estimate_calls(0.0) == pytest.approx(1.15 * 5_000)
+    own_s = 0.02
+    assert seen._estimate_calls(0.0) == pytest.approx(1.15 * 10_000 + 0.01 * 1_500_000)
+
+
 EXPLAINING = Limits(size=330 * 300_000, training_s=1e9)
 
 
@@ -159,7 +188,9 @@ def test_other_threads_call_at_full_speed_in_a_second_window(monkeypatch):
 
 def test_counted_calls_decide_how_many_steps_fit():
     seen = WindowBudget(EXPLAINING, {"with_stack": True})
-    seen.end_count(calls=2_000, cpu_s=0.02, steps=2)
+    count = CallCount(1e9)
+    count._events, count.cpu_s = 4_000, 0.02
+    seen.end_count(count, steps=2)
     assert seen.step_calls == StepCalls(1_150, 0.01)
     assert seen.steps_that_fit(0) == pytest.approx(300_000 / 1_150 / 1.25, rel=0.01)
 
@@ -230,7 +261,7 @@ def test_room_is_predicted_for_steps_after_the_last_measurement(monkeypatch):
                                                           (2, 0.99, 0.02)])  # fmt: skip
 def test_overseer_measures_more_often_near_the_end_of_a_budget(passed_s, used, pause_s):
     """A quarter of the rest of 2 / 0.9 s, for example."""
-    assert in_step.pause_s(passed_s, used) == pytest.approx(pause_s, rel=1e-3)
+    assert in_step.pause_s(passed_s, used, in_step.LONGEST_S) == pytest.approx(pause_s, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -255,6 +286,8 @@ def test_call_count_ends_and_leaves_other_profilers():
         counts.append(count.calls)
     assert counts[0] == pytest.approx(100, abs=5)
     assert counts[1] <= 11
+    assert not count.is_complete
+    assert count.marks == [(counts[1], count.cpu_s)]
     assert sys.getprofile() is None
     sys.setprofile(theirs := lambda *_: None)
     try:

@@ -20,7 +20,7 @@ from perfhooks.core.labels import DEVICE_STOPPED
 from perfhooks.core.schedule import Phase
 from perfhooks.record.loop import next_recorder, stack_support, wall_clock
 from perfhooks.record.loop.ending import cupti, open_ranges
-from perfhooks.record.loop.ending.in_step import Overseer
+from perfhooks.record.loop.ending.in_step import LONGEST_S, SHORTEST_S, Overseer
 from perfhooks.record.loop.like_torch import silence
 from perfhooks.record.loop.like_torch.labelled_range import LabelledRange
 from perfhooks.record.loop.like_torch.results import TorchProfile, WindowResults
@@ -171,7 +171,8 @@ class Window(WindowResults):
         self._overseer: Overseer | None = None
         if end_in_step is not None:
             budget = self.budget  # not the window, which would keep itself alive
-            self._overseer = Overseer(lambda: 1.0 if is_spent() else budget.measure(), end_in_step)
+            longest_s = SHORTEST_S if recording.get("with_stack") else LONGEST_S
+            self._overseer = Overseer(lambda: 1.0 if is_spent() else budget.measure(), end_in_step, longest_s)
         self._count: CallCount | None = None
         super().__init__(schedule=self._action if marks_steps else None, on_trace_ready=on_trace_ready, **recording)
         self.step_num = first
@@ -225,7 +226,7 @@ class Window(WindowResults):
         count, self._count = self._count, None
         if count is not None:
             count.end()
-            self.budget.end_count(count.calls, count.cpu_s, max(self.first - self._begin, 1))
+            self.budget.end_count(count, max(self.first - self._begin, 1))
 
     def stop(self) -> None:
         self.count_calls()

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 SHORTEST_S: Final = 0.02
 """Minimum time between measurements in s, because each one takes the GIL from the training."""
+LONGEST_S: Final = 0.1
+"""Maximum time between measurements in s if no stacks are recorded: at most 20,000 operators are recorded meanwhile.
+Python calls are recorded ten times as fast, so windows with stacks are measured every `SHORTEST_S`.
+"""
 _PACKAGES: Final = "-packages"
 _LIBRARIES: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 
@@ -100,10 +104,9 @@ def _may_run(frame: FrameType | None) -> bool:
     return True
 
 
-def pause_s(passed_s: float, used: float) -> float:
+def pause_s(passed_s: float, used: float, longest_s: float) -> float:
     remaining_s = passed_s * (1 - used) / max(used, 1e-9)
-    # At most 20,000 operators are recorded in 0.1 s.
-    return min(max(remaining_s / 4, SHORTEST_S), 0.1)
+    return min(max(remaining_s / 4, SHORTEST_S), longest_s)
 
 
 def used_at_next_measurement(before: float, used: float, passed_s: float, late_s: float) -> float:
@@ -114,8 +117,8 @@ def used_at_next_measurement(before: float, used: float, passed_s: float, late_s
 class Overseer:
     """Thread that measures a recording, and ends it in the main thread if the next measurement would be too late."""
 
-    def __init__(self, used: Callable[[], float], end: Callable[[], object]) -> None:
-        self._used, self._end = used, end
+    def __init__(self, used: Callable[[], float], end: Callable[[], object], longest_s: float) -> None:
+        self._used, self._end, self._longest_s = used, end, longest_s
         self._is_over = _thread.allocate_lock()
         self.is_running = False
 
@@ -143,7 +146,7 @@ class Overseer:
                 late_s = max(now - last - pause, 0.0)
                 if used_at_next_measurement(before, used, now - last, late_s) >= 1:
                     in_main_thread(functools.partial(self._end_recording, is_over))
-                last, pause = now, pause_s(now - began, used)
+                last, pause = now, pause_s(now - began, used, self._longest_s)
 
     def _end_recording(self, is_over: _thread.LockType) -> None:
         if self.is_running and is_over is self._is_over:

@@ -22,6 +22,8 @@ from perfhooks.core.thread_time import CountedThread
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from perfhooks.record.loop.limits.call_count import CallCount
+
 DEFAULT_MB: Final = 20.0
 """Default size limit of a trace in MB. 20 MB contain 75,000 operators."""
 WAIT_S_PER_MB: Final = 0.1
@@ -110,6 +112,32 @@ class StepCalls(NamedTuple):
 
     calls: float
     cpu_s: float
+    marks: tuple[tuple[float, float], ...] = ()
+    """Calls and CPU seconds since the start of the step, at several moments."""
+    is_complete: bool = True
+    """False if the warm-up had more calls than the limits allow. Then `calls` and `cpu_s` are those until there."""
+
+    def after(self, cpu_s: float) -> float:
+        """Return the calls in the first seconds of the step. Calls are not spread evenly, for example beside plots."""
+        before = (0.0, 0.0)
+        for mark in (*self.marks, (self.calls, self.cpu_s)):
+            if mark[1] >= cpu_s:
+                part = (cpu_s - before[1]) / max(mark[1] - before[1], 1e-9)
+                return before[0] + part * (mark[0] - before[0])
+            before = mark
+        return self.calls
+
+
+def _calls_of_step(count: CallCount, steps: int) -> StepCalls:
+    # Recorded steps have labels, warm-up steps do not: mean of 29 trainings.
+    marks = [(1.15 * calls, cpu_s) for calls, cpu_s in count.marks]
+    total = StepCalls(1.15 * count.calls, count.cpu_s, tuple(marks), count.is_complete)
+    if steps == 1 or not count.is_complete:
+        return total
+    calls, cpu_s = total.calls / steps, total.cpu_s / steps
+    first = total.calls - calls
+    of_last = [(mark[0] - first, mark[1] - (total.cpu_s - cpu_s)) for mark in marks if mark[0] > first]
+    return StepCalls(calls, cpu_s, tuple(mark for mark in of_last if mark[1] > 0))
 
 
 class _ThreadReading(NamedTuple):
@@ -137,9 +165,8 @@ class WindowBudget:
         self._reading = _ThreadReading(0, 0.0, 0.0, 0.0)
         self._step_share = 0.0
 
-    def end_count(self, calls: float, cpu_s: float, steps: int) -> None:
-        # Recorded steps have labels, warm-up steps do not: mean of 29 trainings.
-        self.step_calls = StepCalls(1.15 * calls / steps, cpu_s / steps)
+    def end_count(self, count: CallCount, steps: int) -> None:
+        self.step_calls = _calls_of_step(count, steps)
 
     def begin(self) -> None:
         self._owner = threading.get_ident()
@@ -196,6 +223,8 @@ class WindowBudget:
 
     def steps_that_fit(self, operators: float) -> float:
         """Return how many steps with this number of operators fit the limits, by the counted Python calls."""
+        if self.step_calls is not None and not self.step_calls.is_complete:
+            return 0.0
         calls = 0.0 if self.step_calls is None else self.step_calls.calls
         return 1 / max(self.limits.share(self._cost_of(operators, calls)), 1e-9)
 
@@ -234,13 +263,14 @@ class WindowBudget:
         other_calls, step_calls = self._estimate_other_calls(other_s), self.step_calls
         if step_calls is None or not step_calls.cpu_s:
             return _CALLS_PER_S * _corrections.calls * own_s + other_calls
+        steps = self._steps if step_calls.is_complete else 0
         # the recorder makes operators slower, by a cost for each
-        step_s = step_calls.cpu_s + operators / (self._steps + 1) * _OPERATOR.record_s
-        in_step_s = self._in_step_s(own_s)
-        in_step = min(max(step_calls.calls * in_step_s / step_s, _CALLS_PER_S * in_step_s), step_calls.calls)
+        step_s = step_calls.cpu_s + operators / (steps + 1) * _OPERATOR.record_s
+        in_step_s = self._in_step_s(own_s) if step_calls.is_complete else own_s
+        in_step = max(step_calls.after(in_step_s * step_calls.cpu_s / step_s), _CALLS_PER_S * in_step_s)
         # measured in a loop of calls under torch's tracer
         beyond = 1_500_000 * max(in_step_s - step_s, 0.0)
-        return step_calls.calls * self._steps + in_step + beyond + other_calls
+        return step_calls.calls * steps + min(in_step, step_calls.calls) + beyond + other_calls
 
     def _estimate_other_calls(self, cpu_s: float) -> float:
         if self.limits.training_s < math.inf:
