@@ -75,7 +75,7 @@ def recorded(channel, tmp_path_factory):
 
 def of_trace(path, folder):
     made = folder / "report.html"
-    made.write_text(page.render(run_data.from_trace(path)), encoding="utf-8")
+    made.write_bytes(page.render(run_data.from_trace(path)))
     return made
 
 
@@ -181,7 +181,7 @@ def test_compiled_functions_are_shown(chromium, tmp_path):
     capture = Capture(first=0, last=0, reached=1, compilation=Compilation(graphs=(graph, again), breaks=(met,)))
     data = run_data.from_trace(path)
     data["windows"][0]["details"]["0"] = window_data.reduce(capture, read(path))
-    (tmp_path / "report.html").write_text(page.render(data), encoding="utf-8")
+    (tmp_path / "report.html").write_bytes(page.render(data))
     chromium.open(tmp_path / "report.html")
     assert_quiet(chromium)
     (lead, *_) = texts(chromium, "#compiled .lead")
@@ -212,7 +212,7 @@ def test_report_shows_the_cost_of_ending_each_window(chromium, recorded, tmp_pat
         cost = dict(zip(("stop_s", "save_s", "free_s", "trace_bytes"), values, strict=True))
         given["windows"].append(last | {"name": name, "ranks": [last["ranks"][0] | {"cost": cost}]})
     path = tmp_path / "report.html"
-    path.write_text(page.render(given), encoding="utf-8")
+    path.write_bytes(page.render(given))
     chromium.open(path)
     said = "The end of this window stopped the training for"
     assert f"{said} 42 ms, for a trace of 6.68 MiB." in texts(chromium, "#checks")[0]
@@ -298,7 +298,7 @@ def test_contention_is_a_warning_and_no_finding(chromium, recorded, tmp_path):
     for rows, warned in (([busy, large], True), ([large], False)):
         details["findings"]["rows"] = rows
         given["summary"]["warning"] = "No processor." if warned else None
-        (tmp_path / "report.html").write_text(page.render(given), encoding="utf-8")
+        (tmp_path / "report.html").write_bytes(page.render(given))
         chromium.open(tmp_path / "report.html")
         assert [text.startswith("No processor.") for text in texts(chromium, "#overview .doubt")] == [True] * warned
         assert texts(chromium, ".finding h3") == ["It waits."]
@@ -323,7 +323,7 @@ def test_evidence_links_to_rows_frames_and_steps(chromium, recorded, tmp_path):
     lines = [{"phrase": "source", "text": line} for line in evidence]
     finding = {"rule": "r", "title": "t", "estimate": "", "advice": "", "code": "a < b", "evidence": lines}
     details["findings"]["rows"] = [{**finding, "gain_ms": 1.0, "gain_percent": 1.0}]
-    (tmp_path / "report.html").write_text(page.render(given), encoding="utf-8")
+    (tmp_path / "report.html").write_bytes(page.render(given))
     chromium.open(tmp_path / "report.html")
     assert texts(chromium, ".evidence li") == evidence
     assert texts(chromium, ".evidence a") == ["aten::addmm", frame, "step 9", "forward"]
@@ -521,7 +521,7 @@ def test_rare_columns_are_behind_all_columns(chromium, tmp_path):
     data = run_data.from_trace(write_trace(tmp_path / "t.json", [step_mark(0, 0, 900), op("aten::mm", 0, 300)]))
     rows = {"step": [9], "wall_ms": [500.0], "switches": [7], "faults": [8]}
     data["slow"] = {"rows": rows, "rows_count": 1, "count": 1, "wall_ms": 500.0, "causes": {"unknown": 1}, "ranks": 1}
-    (tmp_path / "report.html").write_text(page.render(data), encoding="utf-8")
+    (tmp_path / "report.html").write_bytes(page.render(data))
     chromium.open(tmp_path / "report.html")
     rare = {"Times off the CPU", "Memory page faults"}
     assert not rare & set(texts(chromium, "#slow th"))
@@ -584,7 +584,7 @@ def test_many_steps_are_drawn_upright(chromium, tmp_path):
 def test_window_without_details_names_its_files(chromium, tmp_path):
     given = run_data.from_trace(write_trace(tmp_path / "t.json", [op("aten::add", 0, 1000)]))
     given["windows"][0]["details"] = {}
-    (tmp_path / "report.html").write_text(page.render(given), encoding="utf-8")
+    (tmp_path / "report.html").write_bytes(page.render(given))
     chromium.open(tmp_path / "report.html")
     assert_quiet(chromium)
     assert "rank0" in chromium.run("document.querySelector('main').textContent")
@@ -681,7 +681,7 @@ def test_run_without_a_window_has_a_report(chromium, tmp_path):
     given = {"format": 1, "title": "r", "run": {}, "windows": [], "lost": ["w of rank 0"], "timeline": {}}
     slow = {"rows": {"step": [90], "wall_ms": [500.0]}, "rows_count": 1, "count": 1, "wall_ms": 500.0, "causes": {}}
     given["slow"] = slow | {"causes": {HOSTILE: 1}, "ranks": 1}
-    (tmp_path / "report.html").write_text(page.render(given), encoding="utf-8")
+    (tmp_path / "report.html").write_bytes(page.render(given))
     chromium.open(tmp_path / "report.html", ready="document.querySelector('h1')")
     assert_quiet(chromium)
     assert "lost" in chromium.run("document.querySelector('main').textContent")

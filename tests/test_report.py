@@ -477,7 +477,7 @@ def embedded(html, name):
 
 def test_report_contains_data_but_no_foreign_markup(tmp_path):
     given = run_data.from_trace(write_trace(tmp_path / "t.json", [op(HOSTILE, 0, 1000)]))
-    html = page.render(given)
+    html = page.render(given).decode()
     assert HOSTILE not in html
     assert json.loads(embedded(html, "data"))["windows"][0]["details"]["0"]["operators"]["name"]["name"] == [HOSTILE]
     assert "<" not in embedded(html, "data")
@@ -492,7 +492,7 @@ def test_report_needs_no_other_files(run, trace):
 
 
 def test_trace_command_writes_a_report(tmp_path):
-    made = page.render(run_data.from_trace(write_trace(tmp_path / "t.json", events())))
+    made = page.render(run_data.from_trace(write_trace(tmp_path / "t.json", events()))).decode()
     assert "aten::mm" in embedded(made, "data")
 
 
@@ -568,6 +568,6 @@ def test_packed_plotly_is_stored_next_to_compiled_files(tmp_path, monkeypatch):
     assert page._packed_plotly() == packed
     [kept] = tmp_path.iterdir()
     kept.write_text("kept", encoding="ascii")
-    assert page._packed_plotly() == "kept"
+    assert page._packed_plotly() == b"kept"
     monkeypatch.setattr(page.__spec__, "cached", str(tmp_path / "missing" / "page.pyc"))
     assert page._packed_plotly() == packed

@@ -213,7 +213,7 @@ def test_report_shows_measurements_beside_the_finding(tmp_path):
         "most": {"times": 5, "saved_ms": 0.8, "saved_percent": 80.0},
     }
     shown = run_data.from_trace(path) | {"tried": [{"rule": "float64-products", **tried}, {"rule": "other", **tried}]}
-    (tmp_path / "report.html").write_text(page.render(shown), encoding="utf-8")
+    (tmp_path / "report.html").write_bytes(page.render(shown))
     with browser.Browser() as opened:
         opened.open(tmp_path / "report.html")
         texts = opened.run("[...document.querySelectorAll('.finding .measured')].map(each => each.textContent)")

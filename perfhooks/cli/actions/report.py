@@ -109,7 +109,7 @@ def of_folder(folder: Path | str, out: Path, communication: str | None, on: str 
 
 def of_trace(trace: Path, out: Path, communication: str | None) -> tuple[Path | None, bool]:
     with show_spinner(f"reading {trace}"):
-        content = render(from_trace(trace, communication=communication)).encode()
+        content = render(from_trace(trace, communication=communication))
     return _put(content, out), True
 
 

@@ -33,7 +33,7 @@ def write(folder: Path, *, remote: str | None = None, title: str | None = None, 
         report = run_data.gather(folder) | json_values.facts(facts)
         stored = encoded(msgspec.convert(report, data.RunData))
         findings = findings_file.to_json(findings_file.from_data(report))
-        for name, content in ((PAGE_DATA, stored), (FINDINGS, findings), (PAGE, page.render(report).encode())):
+        for name, content in ((PAGE_DATA, stored), (FINDINGS, findings), (PAGE, page.render(report))):
             with publish(folder / name) as file:
                 file.write(content)
     if remote is not None:
