@@ -16,7 +16,12 @@ RULES: Final = "perfhooks.rules"
 
 
 def entry_points(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
-    return tuple(importlib.metadata.entry_points(group=group))
+    """Return the entry points of a group. `importlib.metadata.entry_points` also parses those of all other groups."""
+    packages = importlib.metadata.distributions()
+    names = [package.name for package in packages if group in (package.read_text("entry_points.txt") or "")]
+    # the first package of a name on the path hides the others
+    visible = map(importlib.metadata.distribution, dict.fromkeys(names))
+    return tuple(point for package in visible for point in package.entry_points if point.group == group)
 
 
 def load(point: importlib.metadata.EntryPoint) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -70,7 +71,10 @@ class OfRank:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._pattern = re.compile(re.escape(name).replace(r"\*", _RANK))
+
+    @functools.cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile(re.escape(self._name).replace(r"\*", _RANK))
 
     def __call__(self, rank: int) -> str:
         return self._name.replace("*", str(rank))

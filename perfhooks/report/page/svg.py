@@ -20,7 +20,8 @@ _WIDTH: Final = 1200
 _ROW: Final = 18
 _TOP: Final = 58
 _PLACE: Final = re.compile(r"(?:.*/)?([^/]+)\((\d+)\): (.+)")
-_UNWRITABLE: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_UNWRITABLE: Final = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f]|[\ud800-\udfff]|[\ufffe\uffff]")
+"""Characters that XML forbids. As a negated set of the valid ones, the pattern takes 4 ms to compile."""
 
 
 def flame(tree: Mapping[str, Any], *, title: str, unit: Literal["nanoseconds", "bytes"] = "nanoseconds") -> str:

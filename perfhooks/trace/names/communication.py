@@ -110,12 +110,15 @@ OPERATORS: Final = rf"^(?:{_CALLING}|_?c10d_functional|symm_mem::)"
 ON_THREAD: Final = re.compile(rf"^(?:{_CALLING}|_c10d_functional::wait)")
 """Operators that block their thread for a collective. Of functional collectives, only the wait blocks."""
 
-_SEARCHES: Final = tuple((library, re.compile(library.pattern, re.IGNORECASE)) for library in LIBRARIES)
+
+@functools.cache
+def _searches() -> list[tuple[Library, re.Pattern[str]]]:
+    return [(library, re.compile(library.pattern, re.IGNORECASE)) for library in LIBRARIES]
 
 
 @functools.lru_cache(maxsize=4096)
 def library(kernel: str) -> Library | None:
-    return next((candidate for candidate, pattern in _SEARCHES if pattern.search(kernel)), None)
+    return next((candidate for candidate, pattern in _searches() if pattern.search(kernel)), None)
 
 
 def texts(communication: str | None) -> list[str]:
