@@ -66,6 +66,15 @@ class Ended(NamedTuple):
     cpu_s: float
 
 
+class Memory(NamedTuple):
+    """Memory of a process in MB."""
+
+    resident: float
+    """Includes the pages of shared libraries. The system counts them once, and frees them if memory is short."""
+    anonymous: float
+    """Heap and stacks, which belong to one process."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CostTable:
     """CPU time and memory by process and phase, without and with perfhooks."""
@@ -73,7 +82,7 @@ class CostTable:
     rows: Mapping[tuple[str, str], tuple[float, float]]
     """Milliseconds without and with perfhooks, by process and phase."""
     memory: Mapping[str, tuple[float, float]]
-    """Peak resident memory in MB, without and with perfhooks, by process."""
+    """Peak memory in MB, without and with perfhooks, by process and kind of memory."""
 
     def __str__(self) -> str:
         lines = ["CPU by process and phase, ms", f"  {'':36} {'without':>9} {'with':>9} {'added':>9}"]
@@ -85,7 +94,7 @@ class CostTable:
                 lines.append(_line(process, sum(each[0] for each in every), sum(each[1] for each in every)))
             lines.append(_line(f"  {phase}", bare, ours))
         lines.append(_line("all processes", *(sum(column) for column in zip(*self.rows.values(), strict=True))))
-        lines += ["", "Peak resident memory, MB"]
+        lines += ["", "Peak memory, MB"]
         lines += [_line(name, *each) for name, each in self.memory.items()]
         return "\n".join(lines)
 
@@ -116,8 +125,11 @@ def measure() -> Iterator[CostTable]:
             profiled = _of_training(training, marks, launched.cpu_s) | waiting
             profiled["command line", "start to exec"] = launched.cpu_s
             ours.append(profiled | _of_worker(next(runs.glob("*/rank0.worker.log"))))
-            memory["training"].append((alone_mb[alone.pid], peaks[training.pid]))
-            memory["other processes"].append((0.0, sum(peaks.values()) - peaks[training.pid]))
+            for place, kind in enumerate(Memory._fields):
+                of_all = {pid: peak[place] for pid, peak in peaks.items()}
+                of_training = of_all.pop(training.pid)
+                memory[f"training, {kind}"].append((alone_mb[alone.pid][place], of_training))
+                memory[f"other processes, {kind}"].append((0.0, sum(of_all.values())))
     keys = dict.fromkeys(key for each in (*bare, *ours) for key in each)
     yield CostTable(
         rows={key: (_least(bare, key), _least(ours, key)) for key in keys},
@@ -129,20 +141,21 @@ def _least(rounds: Sequence[Mapping[tuple[str, str], float]], key: tuple[str, st
     return min((each[key] for each in rounds if key in each), default=0.0) * 1e3
 
 
-def _ended(words: list[str]) -> tuple[list[Ended], dict[int, float]]:
+def _ended(words: list[str]) -> tuple[list[Ended], dict[int, Memory]]:
     """Run a command to its end.
 
     Returns:
-        The command, then each process that it left behind; and the peak memory in MB of all processes.
+        The command, then each process that it left behind; and the peak memory of all processes.
     """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
     ended: list[Ended] = []
-    peaks: dict[int, float] = {}
+    peaks: dict[int, Memory] = {}
     while True:
         for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(OSError, StopIteration, psutil.Error):
-                peaks[process.pid] = _peak_mb(process.pid)
+            with contextlib.suppress(OSError, KeyError, psutil.Error):
+                memory, before = _memory(process.pid), peaks.get(process.pid, Memory(0, 0))
+                peaks[process.pid] = Memory(memory.resident, max(memory.anonymous, before.anonymous))
         try:
             known = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         except ChildProcessError:
@@ -158,9 +171,11 @@ def _ended(words: list[str]) -> tuple[list[Ended], dict[int, float]]:
     return sorted(ended, key=lambda each: each.pid != child.pid), peaks
 
 
-def _peak_mb(pid: int) -> float:
+def _memory(pid: int) -> Memory:
+    """Return the peak of the resident memory, and the present anonymous memory."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
+    values = {line.split()[0]: int(line.split()[1]) / 1024 for line in lines if line.endswith(" kB")}
+    return Memory(values["VmHWM:"], values["RssAnon:"])
 
 
 def _of_training(ended: Ended, marks: Path, before_s: float) -> dict[tuple[str, str], float]:
