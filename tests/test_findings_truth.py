@@ -11,8 +11,7 @@ from perfhooks.analysis.findings.finding import scale_to_unprofiled
 from perfhooks.report.page import window_data
 from perfhooks.run.capture import Capture, Cost
 from perfhooks.run.circumstances import Circumstances, Loader
-from perfhooks.run.loader.looks import WorkerSamples
-from perfhooks.run.loader.making import WorkerCounts
+from perfhooks.run.loader.workers import LoaderWorker
 from perfhooks.testing import annotation, kernel, launch, op, python_frame, step_mark
 from perfhooks.trace import read
 
@@ -319,17 +318,17 @@ def making(workers, batch_ms, *, processor=1.0, waited=0.0, longest=None, handed
     batch = batch_ms / 1e3
     rare = 0.0 if longest is None else (longest / 1e3) ** 2
     return tuple(
-        WorkerCounts(
+        LoaderWorker(
             worker=number,
             pid=100 + number,
             batches=100,
             wall_s=100 * (batch + handed_over) / (1 - waited),
-            making_s=100 * batch,
-            processor_s=100 * batch * processor,
+            busy_s=100 * batch,
+            cpu_s=100 * batch * processor,
             squares=100 * batch**2 + rare,
             longest_s=batch if longest is None else longest / 1e3,
-            waited_s=100 * batch / (1 - waited) * waited,
-            handed_over_s=100 * handed_over,
+            idle_s=100 * batch / (1 - waited) * waited,
+            transfer_s=100 * handed_over,
             memory_bytes=100 << 20,
             queued_s=0.0,
         )
@@ -337,8 +336,8 @@ def making(workers, batch_ms, *, processor=1.0, waited=0.0, longest=None, handed
     )
 
 
-def planned(tmp_path, makings, *, cores=16, loader=None, memory=None, looked=(), **known):
-    told = Circumstances(cores=cores, threads=1, making=makings, loader=loader, memory_bytes=memory, looked=looked)
+def planned(tmp_path, makings, *, cores=16, loader=None, memory=None, **known):
+    told = Circumstances(cores=cores, threads=1, workers=makings, loader=loader, memory_bytes=memory)
     capture = replace(WHOLE, circumstances=told, **known)
     return found(capture, trace_of(tmp_path, loading(50, WORKERS)))["waiting-for-data"]
 
@@ -383,8 +382,11 @@ def test_workers_that_wait_for_a_disk_can_exceed_the_cpus(tmp_path):
 )
 def test_waits_of_workers_are_shown_with_enough_samples(tmp_path, disk, waits, count, advice):
     stack = "torch/utils/data/_utils/fetch.py(50): fetch;a.py(3): load"
-    looked = (WorkerSamples(0, count, {stack: {"disk": disk, "waits": waits}}),)
-    assert advice in planned(tmp_path, making(2, 200, processor=0.05), looked=looked).advice
+    workers = [
+        msgspec.structs.replace(worker, samples=count // 2, stacks={stack: {"disk": disk, "waits": waits}})
+        for worker in making(2, 200, processor=0.05)
+    ]
+    assert advice in planned(tmp_path, tuple(workers)).advice
 
 
 def test_rare_slow_batches_suggest_more_prefetching(tmp_path):

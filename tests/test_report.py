@@ -125,8 +125,8 @@ def test_every_term_of_a_column_has_a_definition():
 
 @pytest.mark.parametrize(("workers", "is_shown"), [(1, True), (8, False)])
 def test_plan_without_a_change_is_hidden(trace, monkeypatch, workers, is_shown):
-    needs = Demand(rest_s=0.05, waited_s=0.05, processors=16, workers=workers)
-    plan = LoaderPlan.for_cost(BatchCost(processor_s=0.1), needs)
+    needs = Demand(rest_s=0.05, waited_s=0.05, cpus=16, workers=workers)
+    plan = LoaderPlan.for_cost(BatchCost(cpu_s=0.1), needs)
     assert plan.is_larger == is_shown
     monkeypatch.setattr("perfhooks.analysis.findings.data.shown_plan", lambda _: plan)
     assert ("plan" in window_data.reduce(Capture(), trace)) == is_shown

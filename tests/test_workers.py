@@ -26,7 +26,7 @@ from perfhooks.record.loop.loaders.workers import LoaderWorkers
 from perfhooks.record.workers.interpreter import Interpreter, ProcessMemory, measured_layout
 from perfhooks.record.workers.sampler import SampledWorker
 from perfhooks.run.capture import Capture, Place
-from perfhooks.run.loader import looks
+from perfhooks.run.loader.workers import PARTS, LoaderWorker, Part, places, rows
 
 if TYPE_CHECKING:
     import threading
@@ -56,34 +56,40 @@ def test_stages_of_workers_have_their_measured_shares(workers: LoaderWorkers, co
     workers.watch(iterator)
     batches = torch.cat(list(iterator))
     workers.end({id(iterator)})
-    makings, looked = workers.sums()
+    results = workers.results()
 
     seen: Counter[str] = Counter()
-    for place in looks.places(looked):
+    for place in places(results):
         seen[place.function] += place.total
     truth = dict(zip(STAGES, batches[:, :-1].sum(0).tolist(), strict=True))
-    known, samples = sum(seen[stage] for stage in STAGES), sum(worker.looks for worker in looked)
+    known, samples = sum(seen[stage] for stage in STAGES), sum(worker.samples for worker in results)
     assert samples > 300
     for stage in STAGES:
         share = truth[stage] / sum(truth.values())
         error = math.sqrt(share * (1 - share) / samples)
         assert seen[stage] / known == pytest.approx(share, abs=5 * error + 0.01), stage
     assert batches[:, -1].tolist() == list(range(192))
-    assert 40 <= sum(making.batches for making in makings) <= 48  # the first and the last one are seen in part
-    assert sum(making.making_s for making in makings) == pytest.approx(sum(truth.values()), rel=0.1)
+    assert 40 <= sum(worker.batches for worker in results) <= 48  # the first and the last one are seen in part
+    assert sum(worker.busy_s for worker in results) == pytest.approx(sum(truth.values()), rel=0.1)
+
+
+def worker_with(stacks: dict[str, dict[Part, int]]) -> LoaderWorker:
+    counts = dict.fromkeys(("worker", "pid", "batches"), 1)
+    seconds = dict.fromkeys(("wall_s", "busy_s", "cpu_s", "squares", "longest_s", "idle_s", "transfer_s"), 1.0)
+    return LoaderWorker(**counts, **seconds, memory_bytes=None, samples=2, stacks=stacks)
 
 
 def test_place_names_the_line_with_most_time() -> None:
     below = (("3): f", 9), ("4): f;/lib/python3.12/json/decoder.py(2): decode", 6), ("4): f", 6))
-    stacks: dict[str, dict[looks.Part, int]] = {f"fetch.py(2): fetch;a.py({end}": {"waits": ns} for end, ns in below}
-    assert [str(place) for place in looks.places([looks.WorkerSamples(0, 3, stacks)])] == ["f (a.py:4)"]
+    stacks: dict[str, dict[Part, int]] = {f"fetch.py(2): fetch;a.py({end}": {"waits": ns} for end, ns in below}
+    assert [str(place) for place in places([worker_with(stacks)])] == ["f (a.py:4)"]
 
 
 def test_shares_of_functions_sum_to_100() -> None:
     stacks = ("fetch.py(2): fetch;a.py(3): f", "fetch.py(2): fetch;b.py(4): g")
-    found = looks.rows([looks.WorkerSamples(0, 2, {stack: {"waits": 16} for stack in stacks})])
+    found = rows([worker_with({stack: {"waits": 16} for stack in stacks})])
     assert sum(found["percent"]) == pytest.approx(100)
-    assert looks.rows([])["percent"] == []
+    assert rows([])["percent"] == []
 
 
 def _waits(level: int, gate: threading.Lock) -> Any:
@@ -179,16 +185,16 @@ def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_window_with_stacks_has_the_time_of_the_workers(looked_at: Path) -> None:
     """In its files and its finding; the parts are the whole."""
     table = pl.read_csv(looked_at / "rank0.workers.csv")
-    parts = table.select(pl.sum_horizontal(f"{part}_ms" for part in looks.PARTS)).to_series()
+    parts = table.select(pl.sum_horizontal(f"{part}_ms" for part in PARTS)).to_series()
     assert (parts - table["total_ms"]).abs().max() < 1e-5
-    samples = sum(each.looks for each in Place(looked_at).load().circumstances.looked)
+    samples = sum(worker.samples for worker in Place(looked_at).load().circumstances.workers)
     # a stage takes a quarter of the time or so: this many are missed by chance
     missed = len(STAGES) * 0.75**samples
     assert len(set(STAGES) - set(table["function"])) <= 1 + missed
     stacks = [line.rpartition(" ") for line in (looked_at / "rank0.workers.folded").read_text().splitlines()]
     assert sum(int(value) for *_, value in stacks) == pytest.approx(table["total_ms"].sum() * 1e6, abs=100)
     capture: Capture = Place(looked_at).load()
-    assert capture.circumstances.making[0].batches > 0
+    assert capture.circumstances.workers[0].batches > 0
     page = (looked_at / "rank0.page.json").read_text()
     is_found = "of the workers' time" in page
     assert ("planted_loader.py:" in page) == is_found
@@ -205,8 +211,8 @@ def test_report_draws_worker_time_and_the_plan(looked_at: Path) -> None:
         rows = "[...document.querySelectorAll('#{} tbody tr')].map(row => row.cells[0].textContent)"
         assert set(chromium.run(rows.format("workers"))) >= set(table["function"].head(3))
         assert chromium.run(rows.format("plan"))[:2] == ["1", "2"]
-        (said,) = chromium.run("[...document.querySelectorAll('#plan .lead')].map(each => each.textContent)")
-        assert said == json.loads((looked_at / "rank0.page.json").read_text())["plan"]["said"]
+        (lead,) = chromium.run("[...document.querySelectorAll('#plan .lead')].map(each => each.textContent)")
+        assert lead == json.loads((looked_at / "rank0.page.json").read_text())["plan"]["summary"]
         chromium.run("document.querySelector('#flame button[data-key=workers]').click()")
         drawn = chromium.run("[...document.querySelectorAll('#flame .frame')].map(each => each.textContent)")
         assert any("planted_loader.py" in text for text in drawn), drawn

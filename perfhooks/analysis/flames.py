@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from perfhooks.core import json_values
-from perfhooks.run.loader import looks
+from perfhooks.run.loader.workers import folded
 from perfhooks.trace.names import operators, part_names, ranges, runtime_calls
 from perfhooks.trace.names.origins import Origin, origin
 from perfhooks.trace.nesting import grouping, host
@@ -38,8 +38,8 @@ def flames(capture: Capture, trace: Trace) -> dict[str, Any]:
     graphs = {"host": tree(tables.calls("host"), owners=capture.owners)}
     if trace.is_device_traced:
         graphs["device"] = tree(tables.calls("device"), leaves="kernel", owners=capture.owners)
-    if capture.circumstances.looked and graphs["host"]["value"][0]:
-        graphs["workers"] = tree(planted(looks.folded(capture.circumstances.looked)), owners=capture.owners)
+    if capture.circumstances.workers and graphs["host"]["value"][0]:
+        graphs["workers"] = tree(planted(folded(capture.circumstances.workers)), owners=capture.owners)
     return {name: graph for name, graph in graphs.items() if graph["value"][0]}
 
 

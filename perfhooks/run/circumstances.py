@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from perfhooks.core import words
-from perfhooks.run.loader.looks import WorkerSamples  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
-from perfhooks.run.loader.making import WorkerCounts  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
+from perfhooks.run.loader.workers import LoaderWorker  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
 
 BUSY: Final = 0.05
 """Minimum run-queue wait to report, as a fraction of the time. It is below 1% on an idle host, and below 4% with one
@@ -84,9 +83,8 @@ class Circumstances:
     queued: float | None = None
     """Run-queue wait of the stepping thread since the last window, as a fraction of its time."""
     loader: Loader | None = None
-    making: tuple[WorkerCounts, ...] = ()
+    workers: tuple[LoaderWorker, ...] = ()
     """Work of each loader worker since the last window."""
-    looked: tuple[WorkerSamples, ...] = ()
     unseen_workers: int = 0
     framework: str = ""
     """Name of the framework for messages: ``the Trainer``; empty for a plain loop."""

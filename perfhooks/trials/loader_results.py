@@ -92,7 +92,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
         span = of * row.seconds / row.batches
         cpu_s, queued_s = row.processor_s / row.batches, (row.queued_s or 0.0) / row.batches
         return BatchCost(
-            processor_s=cpu_s,
+            cpu_s=cpu_s,
             waits_s=max(span - cpu_s - queued_s, 0.0),
             threads=max(cpu_s / max(span - queued_s, 1e-9), 1.0),
             memory_bytes=row.memory_bytes or 0,
@@ -218,7 +218,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
         return Demand(
             rest_s=rest_ms / 1e3,
             waited_s=waited_ms / 1e3,
-            processors=None if self.cores is None else self.cores / self.ranks,
+            cpus=None if self.cores is None else self.cores / self.ranks,
             own_s=rest_ms / 1e3,
             workers=0 if self.own is None else self.own.setting.workers,
         )

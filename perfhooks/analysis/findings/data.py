@@ -11,7 +11,7 @@ from perfhooks.analysis.findings.loader_plan import BatchCost, Demand, LoaderPla
 from perfhooks.core import labels, words
 from perfhooks.core.statistics import LEAST_STEPS
 from perfhooks.run.circumstances import Circumstances, Loader
-from perfhooks.run.loader import looks
+from perfhooks.run.loader.workers import PARTS, WorkerPlace, places
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import ranges
 from perfhooks.trace.nesting import intervals
@@ -95,7 +95,7 @@ def waiting_for_data(window: Evidence) -> Iterator[Finding]:
         *([text("longest", data_ms=slowest["data_ms"][0], step=number)] if number is not None else []),
         *([text("without-workers")] if is_alone else []),
         *([text("with-workers")] if has_workers else []),
-        *([plan.cost.evidence(text)] if plan is not None and circumstances.making else []),
+        *([plan.cost.evidence(text)] if plan is not None and circumstances.workers else []),
         *([text("settings", settings=_settings(loader))] if loader is not None else []),
         *_worker_lines(text, window),
     ]
@@ -126,7 +126,7 @@ def plan_loader(window: Evidence) -> LoaderPlan | None:
         return None
     rest_ms = wait.rest_ms
     own = (wait.step - wait.total_ms) * (1 if window.is_device_traced else circumstances.threads or 1)
-    if circumstances.making and window.unprofiled_thread_ms:  # unpacking of a received batch looks like a wait
+    if circumstances.workers and window.unprofiled_thread_ms:  # unpacking of a received batch looks like a wait
         rest_ms = min(max(rest_ms, window.unprofiled_thread_ms), wait.step)
         own = max(own, window.unprofiled_thread_ms)
     batches = max(round(len(window.outermost(_loader_fetches(window))) / max(window.count, 1)), 1)
@@ -135,22 +135,22 @@ def plan_loader(window: Evidence) -> LoaderPlan | None:
         rest_s=rest_ms / 1e3,
         waited_s=(wait.step - rest_ms) / 1e3,
         batches=batches,
-        processors=circumstances.processors,
+        cpus=circumstances.processors,
         own_s=own / 1e3,
         memory_bytes=None if circumstances.memory_bytes is None else circumstances.memory_bytes // circumstances.ranks,
         ahead=loader.prefetch_factor or 2,
     )
-    if circumstances.making:
-        return LoaderPlan.of(circumstances.making, needs)
+    if circumstances.workers:
+        return LoaderPlan.of(circumstances.workers, needs)
     if _has_workers(window):
         return None
     if circumstances.is_busy:
-        needs = replace(needs, processors=(own + wait.total_ms) / wait.step)
-    return LoaderPlan.for_cost(BatchCost(processor_s=wait.total_ms / batches / 1e3), needs)
+        needs = replace(needs, cpus=(own + wait.total_ms) / wait.step)
+    return LoaderPlan.for_cost(BatchCost(cpu_s=wait.total_ms / batches / 1e3), needs)
 
 
 def shown_plan(window: Evidence) -> LoaderPlan | None:
-    if not window.circumstances.making and _data_wait(window, fetch_ranges(window)).share < HEAVY:
+    if not window.circumstances.workers and _data_wait(window, fetch_ranges(window)).share < HEAVY:
         return None
     return plan_loader(window)
 
@@ -255,9 +255,9 @@ def _loader_code(window: Evidence, settings: Mapping[str, object]) -> str:
     return frameworks.loader({**settings, **added}, window.circumstances.framework)
 
 
-def _worker_places(window: Evidence) -> list[looks.WorkerPlace]:
-    is_enough = sum(samples.looks for samples in window.circumstances.looked) >= LEAST_STEPS
-    return looks.places(window.circumstances.looked) if is_enough else []
+def _worker_places(window: Evidence) -> list[WorkerPlace]:
+    is_enough = sum(worker.samples for worker in window.circumstances.workers) >= LEAST_STEPS
+    return places(window.circumstances.workers) if is_enough else []
 
 
 def _is_other_wait(window: Evidence) -> bool:
@@ -266,17 +266,17 @@ def _is_other_wait(window: Evidence) -> bool:
 
 
 def _worker_lines(text: FindingText, window: Evidence) -> list[EvidenceLine]:
-    places = _worker_places(window)
-    total = sum(place.total for place in places)
+    ranked = _worker_places(window)
+    total = sum(place.total for place in ranked)
     return [
         text("worker", place=place, share=place.total / total, activity=_main_activity(place))
-        for place in places[:2]
+        for place in ranked[:2]
         if place.line and place.total >= 0.1 * total
     ]
 
 
-def _main_activity(place: looks.WorkerPlace) -> str:
-    return looks.PARTS[max(place.parts, key=place.parts.__getitem__)]
+def _main_activity(place: WorkerPlace) -> str:
+    return PARTS[max(place.parts, key=place.parts.__getitem__)]
 
 
 def _settings(loader: Loader) -> str:

@@ -20,14 +20,14 @@ from perfhooks.analysis.findings.texts import EvidenceLine, FindingText
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perfhooks.run.loader.making import WorkerCounts
+    from perfhooks.run.loader.workers import LoaderWorker
 
 Bound = Literal["CPUs", "waits", "slow batches", "transfer"]
 
 COLUMNS: Final = {
     "workers": int,
     **dict.fromkeys(("batches_per_s", "of_step_percent", "waits_percent", "step_ms"), float),
-    "said": str,
+    "note": str,
 }
 
 KEEPS_UP: Final = 1.02
@@ -38,10 +38,10 @@ KEEPS_UP: Final = 1.02
 class BatchCost:
     """Cost of one batch to a worker, in seconds."""
 
-    processor_s: float
+    cpu_s: float
     waits_s: float = 0.0
     """Wait for a disk, a network or a lock."""
-    handed_over_s: float = 0.0
+    transfer_s: float = 0.0
     threads: float = 1.0
     """CPUs that a worker uses at once."""
     deviation: float = 0.0
@@ -49,62 +49,60 @@ class BatchCost:
     memory_bytes: int = 0
 
     @classmethod
-    def of(cls, worker_counts: Sequence[WorkerCounts], free: float | None = None) -> BatchCost | None:
+    def of(cls, loader_workers: Sequence[LoaderWorker], free: float | None = None) -> BatchCost | None:
         """Return the mean cost over all workers; None if they made no batch.
 
         If ``free`` CPUs are enough for all workers, unexplained time is a wait for other things.
         """
-        batches = sum(counts.batches for counts in worker_counts)
-        making = sum(counts.making_s for counts in worker_counts)
+        batches = sum(worker.batches for worker in loader_workers)
+        making = sum(worker.busy_s for worker in loader_workers)
         if not batches or making <= 0:
             return None
-        processor = sum(counts.processor_s for counts in worker_counts)
-        queued = [counts.queued_s for counts in worker_counts if counts.queued_s is not None]
-        has_room = len(queued) == len(worker_counts) or free is None or free >= _workers(worker_counts)
+        processor = sum(worker.cpu_s for worker in loader_workers)
+        queued = [worker.queued_s for worker in loader_workers if worker.queued_s is not None]
+        has_room = len(queued) == len(loader_workers) or free is None or free >= _concurrent(loader_workers)
         waits = max(making - processor - sum(queued), 0.0) if has_room else 0.0
         computing = max(making - waits - sum(queued), 1e-9)
         mean = making / batches
         return cls(
-            processor_s=processor / batches,
+            cpu_s=processor / batches,
             waits_s=waits / batches,
-            handed_over_s=sum(counts.handed_over_s for counts in worker_counts) / batches,
+            transfer_s=sum(worker.transfer_s for worker in loader_workers) / batches,
             threads=max(processor / computing, 1.0),
-            deviation=math.sqrt(max(sum(counts.squares for counts in worker_counts) / batches / mean**2 - 1, 0.0)),
-            longest_s=max(counts.longest_s for counts in worker_counts),
-            memory_bytes=max((counts.memory_bytes or 0 for counts in worker_counts), default=0),
+            deviation=math.sqrt(max(sum(worker.squares for worker in loader_workers) / batches / mean**2 - 1, 0.0)),
+            longest_s=max(worker.longest_s for worker in loader_workers),
+            memory_bytes=max((worker.memory_bytes or 0 for worker in loader_workers), default=0),
         )
 
     def scaled(self, factor: float) -> BatchCost:
-        times = {
-            name: factor * getattr(self, name) for name in ("processor_s", "waits_s", "handed_over_s", "longest_s")
-        }
+        times = {name: factor * getattr(self, name) for name in ("cpu_s", "waits_s", "transfer_s", "longest_s")}
         return replace(self, **times)
 
     @property
     def alone_s(self) -> float:
         """Time of a batch if a CPU is always free."""
-        return self.processor_s / self.threads + self.waits_s + self.handed_over_s
+        return self.cpu_s / self.threads + self.waits_s + self.transfer_s
 
     def evidence(self, text: FindingText) -> EvidenceLine:
         seconds = (
-            ("cost-of-cpu", self.processor_s),
+            ("cost-of-cpu", self.cpu_s),
             ("cost-of-waits", self.waits_s),
-            ("cost-of-transfer", self.handed_over_s),
+            ("cost-of-transfer", self.transfer_s),
         )
         parts = [text(name, time_ms=1e3 * part) for name, part in seconds if part >= self.alone_s / 100]
         name = "cost-with-memory" if self.memory_bytes else "cost"
         return text(name, time_ms=1e3 * self.alone_s, parts=parts, bytes=self.memory_bytes)
 
-    def rate(self, workers: int, processors: float) -> float:
+    def rate(self, workers: int, cpus: float) -> float:
         """Return the batches per second of one or more workers on a number of CPUs.
 
         Source: Buzen, Computational algorithms for closed queueing networks with exponential servers, 1973, equation
         10. The stations are the CPUs (shared evenly) and the waits (no queue).
         """
-        computes = max(self.processor_s + self.handed_over_s, 1e-9)
+        computes = max(self.cpu_s + self.transfer_s, 1e-9)
         log_served = [0.0]  # logarithms: the values underflow for 200 workers
         for number in range(1, workers + 1):
-            log_served.append(log_served[-1] + math.log(computes / min(number * self.threads, max(processors, 1e-6))))
+            log_served.append(log_served[-1] + math.log(computes / min(number * self.threads, max(cpus, 1e-6))))
 
         def log_states(count: int) -> float:
             if self.waits_s <= 0:
@@ -127,7 +125,7 @@ class Demand:
     """Step time without its wait for data."""
     waited_s: float
     batches: int = 1
-    processors: float | None = None
+    cpus: float | None = None
     own_s: float = 0.0
     memory_bytes: int | None = None
     workers: int = 0
@@ -141,7 +139,7 @@ class Demand:
         """Return the step time. Shorter steps leave fewer CPUs to the workers."""
         low, high = self.rest_s, max(self.batches * cost.alone_s * 4, self.step_s) * 64
         if not workers:
-            return self.rest_s + self.batches * (cost.processor_s / cost.threads + cost.waits_s)
+            return self.rest_s + self.batches * (cost.cpu_s / cost.threads + cost.waits_s)
         for _ in range(60):
             middle = math.sqrt(low * high)
             is_made = self.rate(cost, workers, middle) * middle >= self.batches
@@ -161,7 +159,7 @@ class Demand:
     def rate(self, cost: BatchCost, workers: int, step_s: float) -> float:
         if not workers:
             return self.batches / step_s
-        free = math.inf if self.processors is None else self.processors - self.own_s / step_s
+        free = math.inf if self.cpus is None else self.cpus - self.own_s / step_s
         return cost.rate(workers, free) if free > 0 else 0.0
 
 
@@ -190,22 +188,22 @@ class LoaderPlan:
     """Recommended ``prefetch_factor``, so that a slow batch delays no step."""
 
     @classmethod
-    def of(cls, worker_counts: Sequence[WorkerCounts], needs: Demand) -> LoaderPlan | None:
+    def of(cls, loader_workers: Sequence[LoaderWorker], needs: Demand) -> LoaderPlan | None:
         """Return the plan for the workers of a training; None without batches or without a demand.
 
-        If workers waited for CPUs, the plan counts fewer CPUs, but at least those in use.
+        If workers waited for CPUs, the plan worker fewer CPUs, but at least those in use.
         """
-        cost = BatchCost.of(worker_counts, needs.processors)
-        wall = sum(counts.wall_s for counts in worker_counts)
+        cost = BatchCost.of(loader_workers, needs.cpus)
+        wall = sum(worker.wall_s for worker in loader_workers)
         if cost is None or wall <= 0 or needs.rest_s <= 0:
             return None
-        workers = _workers(worker_counts)
-        computed = sum(counts.processor_s + counts.handed_over_s for counts in worker_counts)
-        queued = sum(counts.queued_s or 0.0 for counts in worker_counts)
-        if needs.processors is not None and queued > 0:
+        workers = _concurrent(loader_workers)
+        computed = sum(worker.cpu_s + worker.transfer_s for worker in loader_workers)
+        queued = sum(worker.queued_s or 0.0 for worker in loader_workers)
+        if needs.cpus is not None and queued > 0:
             used = computed / wall * workers + needs.own_s / needs.step_s
-            available = needs.processors * computed / (computed + queued)
-            needs = replace(needs, processors=min(needs.processors, max(used, available)))
+            available = needs.cpus * computed / (computed + queued)
+            needs = replace(needs, cpus=min(needs.cpus, max(used, available)))
         needs = replace(needs, workers=workers)
         return cls.for_cost(needs.fitted_cost(cost), needs)
 
@@ -222,7 +220,7 @@ class LoaderPlan:
         )
         step_s = needs.step_with(cost, needs.workers)
         bound: Bound = "CPUs"
-        if cost.handed_over_s > cost.alone_s / 2:
+        if cost.transfer_s > cost.alone_s / 2:
             bound = "transfer"
         elif cost.waits_s > cost.alone_s / 2:
             bound = "waits"
@@ -252,7 +250,7 @@ class LoaderPlan:
     @property
     def free(self) -> int | None:
         needs = self.needs
-        return None if needs.processors is None else max(math.floor(needs.processors - needs.own_s / needs.step_s), 0)
+        return None if needs.cpus is None else max(math.floor(needs.cpus - needs.own_s / needs.step_s), 0)
 
     def predict(self, workers: int) -> PlanRow:
         step_s = self.needs.step_with(self.cost, workers)
@@ -276,7 +274,7 @@ class LoaderPlan:
             "of_step_percent": [100 * row.supply for row in rows],
             "waits_percent": [100 * row.wait_share for row in rows],
             "step_ms": [1e3 * row.step_s for row in rows],
-            "said": [labels.get(row.workers, "") for row in rows],
+            "note": [labels.get(row.workers, "") for row in rows],
         }
 
     def __str__(self) -> str:
@@ -296,7 +294,7 @@ class LoaderPlan:
             )
         if self.bound == "transfer" and not self.is_larger:
             return _phrase("plan-late-transfer")
-        return _phrase("plan-transfer", share=cost.handed_over_s / cost.alone_s) if self.bound == "transfer" else ""
+        return _phrase("plan-transfer", share=cost.transfer_s / cost.alone_s) if self.bound == "transfer" else ""
 
     @property
     def _number(self) -> str:
@@ -331,6 +329,6 @@ def _phrase(name: str, **values: object) -> str:
     return str(FindingText(WAITING, {})(name, **values))
 
 
-def _workers(worker_counts: Sequence[WorkerCounts]) -> int:
+def _concurrent(loader_workers: Sequence[LoaderWorker]) -> int:
     """Return the number of concurrent workers. Workers of the next epoch have the same indices."""
-    return len({counts.worker for counts in worker_counts})
+    return len({worker.worker for worker in loader_workers})

@@ -30,7 +30,7 @@ from perfhooks.report.page.run_summary import read_summary
 from perfhooks.report.page.terminal_tables import NOTHING, draw
 from perfhooks.run import loose, remote
 from perfhooks.run.capture import Capture
-from perfhooks.run.loader import looks
+from perfhooks.run.loader import workers
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
 from perfhooks.trace.names import sort_keys, stages
 from perfhooks.trace.window import Tables
@@ -161,7 +161,7 @@ def _plan(trace: Trace, capture: Capture) -> pl.DataFrame:
 
 def _of_process(name: str, capture: Capture) -> pl.DataFrame:
     if name == "workers":
-        return pl.DataFrame(looks.rows(capture.circumstances.looked), schema_overrides={"line": pl.Int64})
+        return pl.DataFrame(workers.rows(capture.circumstances.workers), schema_overrides={"line": pl.Int64})
     return compiled_rows.functions(capture.compilation) if name == "compiled" else _of_run(name, None)
 
 

@@ -219,9 +219,8 @@ class Handover:
             circumstances=Circumstances.current(
                 queued=self._queueing.since_last(),
                 loader=window.loader,
-                making=window.making,
+                workers=window.loader_workers,
                 unseen_workers=window.unseen_workers,
-                looked=window.looked,
                 framework=self.framework,
                 is_launched=self.is_summed_up,
             ),

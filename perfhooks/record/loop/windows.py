@@ -261,8 +261,8 @@ class Windows:
         if not is_empty and window.yield_recorder is None:
             self._release_spares()
         self.handover.write_timeline(requests.loop)
-        window.making, window.looked = self.workers.sums()
-        if self.workers.is_wanted and window.loader is not None and not window.making:
+        window.loader_workers = self.workers.results()
+        if self.workers.is_wanted and window.loader is not None and not window.loader_workers:
             window.unseen_workers = window.loader.num_workers or 0
         is_kept = not (is_empty or has_no_slow_step or self.is_dropping)
         size = self.handover.save(window, write=is_kept, release=None if keep else window.release)

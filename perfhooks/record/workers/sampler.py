@@ -140,7 +140,7 @@ class SampledWorker:
     def _count(self, part: str, elapsed: int, queued: int, stack: Sequence[WorkerFrame]) -> None:
         if part == "idle":
             self._idle += elapsed
-        elif part != "hand_over":
+        elif part != "transfer":
             self._busy += elapsed
             self._batch_ns += elapsed
             self._queued += queued
@@ -191,30 +191,30 @@ class SampledWorker:
             entry = self._texts[key] = ";".join(frames), _part_of(frames)
         return entry
 
-    def answer(self) -> dict[str, Any]:
-        """Return the counts and samples, with the fields of `WorkerCounts` and `WorkerSamples`."""
+    def answer(self) -> tuple[int, dict[str, Any]]:
+        """Return the number of the iterator, and the fields of a `LoaderWorker`."""
         transfer_ns = max(self._transfer - self._transfer_before, 0)
         stacks = sorted(self._stacks, key=lambda text: -sum(self._stacks[text].values()))
         for small in stacks[300:]:
             other = self._stacks.setdefault(OTHER, {})
             for part, value in self._stacks.pop(small).items():
                 other[part] = other.get(part, 0) + value
-        counts = {
+        return self._order["iterator"], {
             "worker": self._order["worker"],
             "pid": self._pid,
             "batches": self._batches,
             "wall_s": (self._last - self._began) * 1e-9,
-            "making_s": self._busy * 1e-9,
-            "processor_s": max(self._cpu - self._cpu_began - transfer_ns, 0) * 1e-9,
+            "busy_s": self._busy * 1e-9,
+            "cpu_s": max(self._cpu - self._cpu_began - transfer_ns, 0) * 1e-9,
             "squares": self._squares,
             "longest_s": self._longest * 1e-9,
-            "waited_s": self._idle * 1e-9,
-            "handed_over_s": transfer_ns * 1e-9,
+            "idle_s": self._idle * 1e-9,
+            "transfer_s": transfer_ns * 1e-9,
             "memory_bytes": self._memory,
             "queued_s": None if self._times is None else self._queued * 1e-9,
+            "samples": self.samples,
+            "stacks": self._stacks,
         }
-        samples = {"worker": self._order["worker"], "looks": self.samples, "stacks": self._stacks}
-        return {"iterator": self._order["iterator"], "making": counts, "looked": samples}
 
 
 def _part_of(frames: Sequence[str]) -> str:
@@ -222,7 +222,7 @@ def _part_of(frames: Sequence[str]) -> str:
     if fetch_index is None:
         if not WORKER_LOOP.search(frames[0]):
             return ""
-        return "hand_over" if any(HANDS_OVER.search(frame) for frame in frames) else "idle"
+        return "transfer" if any(HANDS_OVER.search(frame) for frame in frames) else "idle"
     return "collate" if any(COLLATES.search(frame) for frame in frames[fetch_index + 1 : fetch_index + 2]) else ""
 
 
@@ -247,7 +247,7 @@ class WorkerSampler:
         with contextlib.suppress(LookupError):
             self._layout = measured_layout()
         self._workers: list[SampledWorker] = []
-        self._ended: list[dict[str, Any]] = []
+        self._ended: list[tuple[int, dict[str, Any]]] = []
         self._cost = 0.0
         self._due = 0
 
@@ -287,7 +287,7 @@ class WorkerSampler:
             self._ended.append(worker.answer())
         worker.close()
 
-    def end(self) -> list[dict[str, Any]]:
+    def end(self) -> list[tuple[int, dict[str, Any]]]:
         while self._workers:
             self._end(self._workers.pop())
         ended, self._ended = self._ended, []

@@ -6,7 +6,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import perfhooks.trace
 from perfhooks.report.handlers.artifact import Artifact
-from perfhooks.run.loader import looks
+from perfhooks.run.loader.workers import folded, rows
 from perfhooks.run.publishing import csv_bytes
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ class Workers:
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
         """Return two files."""
         del trace
-        samples = capture.circumstances.looked
-        if samples:
-            yield Artifact("workers.csv", functools.partial(_write_rows, looks.rows(samples)))
-            yield Artifact("workers.folded", functools.partial(perfhooks.trace.stacks.write, looks.folded(samples)))
+        workers = capture.circumstances.workers
+        if workers:
+            yield Artifact("workers.csv", functools.partial(_write_rows, rows(workers)))
+            yield Artifact("workers.folded", functools.partial(perfhooks.trace.stacks.write, folded(workers)))
 
 
-def _write_rows(rows: Mapping[str, list[Any]], file: IO[bytes]) -> None:
-    cells = zip(*rows.values(), strict=True)
+def _write_rows(columns: Mapping[str, list[Any]], file: IO[bytes]) -> None:
+    cells = zip(*columns.values(), strict=True)
     texts = ([f"{value:.6f}" if isinstance(value, float) else value for value in row] for row in cells)
-    file.write(csv_bytes([[*rows], *texts]))
+    file.write(csv_bytes([[*columns], *texts]))

@@ -118,7 +118,7 @@ class DevicePart(_Part):
 
 
 class LoaderPlanPart(_Part):
-    said: str
+    summary: str
     rows: Columns
 
 

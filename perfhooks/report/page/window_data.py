@@ -17,7 +17,7 @@ from perfhooks.core.labels import STEP_MARK
 from perfhooks.report.page import compiled_rows, device_rows, limit_sentences, operator_rows, roofline
 from perfhooks.report.page.data import WINDOW_FORMAT
 from perfhooks.report.page.headline import is_device_missing, other_kinds, summary
-from perfhooks.run.loader import looks
+from perfhooks.run.loader import workers
 from perfhooks.trace.kinds import Kind, classify
 from perfhooks.trace.limits import rates
 from perfhooks.trace.names import part_names, step_kinds
@@ -156,15 +156,15 @@ def _functions(capture: Capture, trace: Trace) -> dict[str, Any]:
 
 def _workers(capture: Capture, trace: Trace) -> json_values.Columns:
     del trace
-    samples = capture.circumstances.looked
-    return json_values.columns(pl.DataFrame(looks.rows(samples)), _ROWS // 2) if samples else {}
+    sampled = capture.circumstances.workers
+    return json_values.columns(pl.DataFrame(workers.rows(sampled)), _ROWS // 2) if sampled else {}
 
 
 def _plan(capture: Capture, trace: Trace) -> dict[str, Any]:
     plan = data.shown_plan(findings.Evidence(capture, trace))
     if plan is None or not (plan.is_larger or plan.ahead):
         return {}
-    return {"said": str(plan), "rows": json_values.columns(pl.DataFrame(plan.rows, schema=COLUMNS))}
+    return {"summary": str(plan), "rows": json_values.columns(pl.DataFrame(plan.rows, schema=COLUMNS))}
 
 
 def _kernels(capture: Capture, trace: Trace) -> dict[str, Any]:

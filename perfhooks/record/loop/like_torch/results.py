@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from perfhooks.record.loop.limits.budget import WindowBudget
     from perfhooks.record.loop.requested import RequestedWindow
     from perfhooks.run.circumstances import Loader
-    from perfhooks.run.loader.looks import WorkerSamples
-    from perfhooks.run.loader.making import WorkerCounts
+    from perfhooks.run.loader.workers import LoaderWorker
 
 TorchProfile = torch.profiler.profile
 
@@ -53,9 +52,8 @@ class RecordedWindow:
     stop_s: float = 0.0
     request: RequestedWindow | None = None
     loader: Loader | None = None
-    making: tuple[WorkerCounts, ...] = ()
+    loader_workers: tuple[LoaderWorker, ...] = ()
     unseen_workers: int = 0
-    looked: tuple[WorkerSamples, ...] = ()
     notes: list[str]
     budget: WindowBudget
     ready: bool = False

@@ -15,20 +15,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from perfhooks.core.guard import guard, logger
 from perfhooks.record.loop import worker
 from perfhooks.run.circumstances import Loader
-from perfhooks.run.loader.looks import WorkerSamples
-from perfhooks.run.loader.making import WorkerCounts
+from perfhooks.run.loader.workers import LoaderWorker
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-
-WorkerResults: TypeAlias = "tuple[tuple[WorkerCounts, ...], tuple[WorkerSamples, ...]]"
 
 _BOOTSTRAP: Final = """\
 import sys
@@ -36,12 +33,6 @@ sys.path.append(sys.argv[1])
 from perfhooks.record.workers.sampler import serve
 serve(int(sys.argv[2]), 1)
 """
-
-
-class _Sums(msgspec.Struct):
-    iterator: int
-    making: WorkerCounts
-    looked: WorkerSamples
 
 
 class LoadersRead:
@@ -116,17 +107,16 @@ class LoaderWorkers:
                 self._is_pending = True
         self._sampled.clear()
 
-    def sums(self) -> WorkerResults:
+    def results(self) -> tuple[LoaderWorker, ...]:
+        """Return the counts and samples of the workers that fed the training; empty without workers."""
         if not self._is_pending:
-            return (), ()
+            return ()
         self._is_pending = False
-        results: list[_Sums] = []
+        results: list[tuple[int, LoaderWorker]] = []
         with guard("reading the samples of loader workers"):
-            results = msgspec.json.decode(self._answer(), type=list[_Sums])
-        results = sorted(
-            (sums for sums in results if sums.iterator in self._fed_by), key=lambda sums: sums.making.worker
-        )
-        return tuple(sums.making for sums in results), tuple(sums.looked for sums in results)
+            results = msgspec.json.decode(self._answer(), type=list[tuple[int, LoaderWorker]])
+        of_training = (worker for iterator, worker in results if iterator in self._fed_by)
+        return tuple(sorted(of_training, key=lambda worker: worker.worker))
 
     def _answer(self) -> bytes:
         """Return the sampler's answer; after a timeout an empty one, and the next window starts a new sampler."""

@@ -7,7 +7,7 @@ function planSection(details) {
   return section(
     "plan",
     "Number of workers",
-    details.plan.said,
+    details.plan.summary,
     rows.length
       ? dataTable({
           id: "plan",
@@ -19,7 +19,7 @@ function planSection(details) {
             { key: "of_step_percent", label: "Of the demand, %", kind: "percent", bar: true, title: of("demand") },
             { key: "waits_percent", label: "Step waits, %", kind: "percent", title: of("waits") },
             { key: "step_ms", label: "Step, ms", kind: "ms", title: of("step") },
-            { key: "said", word: true, label: "", kind: "text" },
+            { key: "note", word: true, label: "", kind: "text" },
           ],
           rows,
         })
@@ -54,7 +54,7 @@ function workersSection(details) {
         part("computes", "Computes"),
         part("queued", "Waits for a CPU"),
         part("collate", "Collates"),
-        part("hand_over", "Passes on"),
+        part("transfer", "Transfers"),
         part("idle", "Idle"),
         { key: "file", word: true, label: "File", kind: "text", show: shortPath },
         { key: "line", label: "Line", kind: "id" },

@@ -1,3 +1,5 @@
+"""Counts and stack samples of the workers of a loader."""
+
 from __future__ import annotations
 
 import re
@@ -10,28 +12,46 @@ from perfhooks.core.frames import FETCHES_BATCH
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Part = Literal["waits", "disk", "computes", "queued", "collate", "hand_over", "idle"]
+Part = Literal["waits", "disk", "computes", "queued", "collate", "transfer", "idle"]
 PARTS: Final[dict[Part, str]] = {
     "waits": "waits for a network, a lock, or sleeps",
     "disk": "waits for a disk or a network file system",
     "computes": "computes",
     "queued": "waits for a free CPU",
     "collate": "collates samples into a batch",
-    "hand_over": "passes batches to the training",
+    "transfer": "passes batches to the training",
     "idle": "is idle: its prefetch queue is full",
 }
 """Parts of a worker's time, each with its description. Each nanosecond belongs to one part."""
 
-_ALONE: Final = ("hand_over", "idle")
+_ALONE: Final = ("transfer", "idle")
 _LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3(?:\.\d+)?/|^<|\.zip/")
 """Paths of library files, which are not the user's code."""
 _FRAME: Final = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)")
 
 
-class WorkerSamples(msgspec.Struct, frozen=True):
+class LoaderWorker(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts and stack samples of one worker between two times."""
+
     worker: int
-    looks: int
-    stacks: dict[str, dict[Part, int]]
+    pid: int
+    batches: int
+    wall_s: float
+    busy_s: float
+    """Time in s to read, decode and collate batches."""
+    cpu_s: float
+    squares: float
+    """Sum of the squared seconds per batch, for their variance."""
+    longest_s: float
+    idle_s: float
+    """Time in s in which the prefetch queue of the worker was full."""
+    transfer_s: float
+    memory_bytes: int | None
+    """Memory in bytes that the worker does not share with the training."""
+    queued_s: float | None = None
+    """Run-queue wait in s while the worker made batches."""
+    samples: int = 0
+    stacks: dict[str, dict[Part, int]] = {}
     """Nanoseconds by stack (``outer;inner`` of ``file.py(12): function``) and part."""
 
 
@@ -51,7 +71,7 @@ class WorkerPlace(msgspec.Struct):
         return f"{self.function} ({self.file.rpartition('/')[2]}:{self.line})" if self.line else self.function
 
 
-def places(workers: Iterable[WorkerSamples]) -> list[WorkerPlace]:
+def places(workers: Iterable[LoaderWorker]) -> list[WorkerPlace]:
     """Return the user's functions by worker time, including callees, largest first.
 
     A stack without user code counts for its innermost function. Time outside of datasets, such as collation, is one row
@@ -79,7 +99,7 @@ def _place(stack: str) -> tuple[str, str, int]:
     return (matched["function"], matched["file"], int(matched["line"])) if matched else (stack, "", 0)
 
 
-def folded(workers: Iterable[WorkerSamples]) -> dict[str, int]:
+def folded(workers: Iterable[LoaderWorker]) -> dict[str, int]:
     """Return folded stacks in ns, with the part as leaf."""
     stacks: dict[str, int] = {}
     for worker in workers:
@@ -90,7 +110,7 @@ def folded(workers: Iterable[WorkerSamples]) -> dict[str, int]:
     return dict(sorted(stacks.items(), key=lambda item: -item[1]))
 
 
-def rows(workers: Iterable[WorkerSamples]) -> dict[str, list[Any]]:
+def rows(workers: Iterable[LoaderWorker]) -> dict[str, list[Any]]:
     ranked = places(workers)
     total = sum(place.total for place in ranked) or 1
     columns: dict[str, list[Any]] = {
