@@ -29,7 +29,7 @@ from perfhooks.analysis.comparison import (
 from perfhooks.analysis.comparison.around import CostKey
 from perfhooks.analysis.comparison.difference import Ratio
 from perfhooks.analysis.comparison.matching import Aligned
-from perfhooks.analysis.comparison.reason import Contribution, NoiseModel, largest, noise_model
+from perfhooks.analysis.comparison.reason import Contribution, NoiseModel, largest
 from perfhooks.analysis.comparison.side import Side, merge_runs
 from perfhooks.cli.app import app
 from perfhooks.core import labels
@@ -147,7 +147,7 @@ def test_step_without_length_has_no_costs(tmp_path):
     assert (found.steps, found.wall, found.host) == (1, 0, {})
     other = measured(tmp_path, [testing.step_mark(3, 0, 1000), testing.op("aten::mm", 0, 1000)])
     for a, b in ((found, other), (other, found), (found, found)):
-        assert noise_model(Aligned(a, b)) == NoiseModel()
+        assert NoiseModel.of(Aligned(a, b)) == NoiseModel()
         assert sum(each.difference for each in largest(Aligned(a, b))) == b.wall - a.wall
 
 
@@ -215,7 +215,7 @@ def test_planted_change_is_first_on_a_slower_machine(tmp_path, planted, named, f
     plain = measured(tmp_path, training(layers=8, noise=1))
     events = on_a_slower_machine(training(layers=8, noise=2, **planted), factor)
     aligned = Aligned(plain, measured(tmp_path, events))
-    assert noise_model(aligned).factor == pytest.approx(factor, rel=0.02)
+    assert NoiseModel.of(aligned).factor == pytest.approx(factor, rel=0.02)
     first, second, *_ = largest(aligned)
     assert first.name == named
     assert first.sure == pytest.approx(first.difference, rel=0.4)
@@ -1033,7 +1033,7 @@ def test_slower_row_is_certain_beyond_twice_the_spread():
 def test_noise_is_measured_on_rows_of_a_minimum_length(shortest, factor):
     times = [shortest] * 10 + [2000 - 10 * shortest]
     sides = rows_of(times), rows_of([1.5 * time for time in times])
-    assert noise_model(Aligned(*sides)).factor == pytest.approx(factor)
+    assert NoiseModel.of(Aligned(*sides)).factor == pytest.approx(factor)
 
 
 def stopped(stop_us=0, stops=(), steps=10, names=12, more=()):
@@ -1136,7 +1136,7 @@ def test_autograd_node_and_callee_are_one_reason(tmp_path):
 def test_noise_is_unknown_with_fewer_than_ten_rows():
     slow = rows_of([1500] * 9), rows_of([1500] * 10)
     plain = rows_of([1000] * 9), rows_of([1000] * 10)
-    assert [noise_model(Aligned(a, b)).factor for a, b in zip(plain, slow, strict=True)] == [1, pytest.approx(1.5)]
+    assert [NoiseModel.of(Aligned(a, b)).factor for a, b in zip(plain, slow, strict=True)] == [1, pytest.approx(1.5)]
 
 
 def test_certain_reason_of_one_percent_comes_first():

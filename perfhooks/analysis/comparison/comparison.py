@@ -198,21 +198,13 @@ def _explain(comparison: Comparison) -> None:
         )
     aligned = Aligned(comparison.a.costs, comparison.b.costs)
     comparison.by_device = aligned.by_device
-    noise = reason.noise_model(aligned)
+    noise = reason.NoiseModel.of(aligned)
     if not comparison.shares and abs(noise.factor - 1) >= _MIN_SLOWDOWN:
         comparison.notes.append(
             f"work that runs equally often on both sides takes {noise.factor:.2f} times as long in the profiled steps "
             "of B, perhaps by another CPU load: differences within this factor are listed last"
         )
-    views = {
-        "reasons": reason.largest(aligned),
-        "parts": reason.by_part(aligned),
-        "operators": reason.by_operator(aligned),
-        "modules": reason.by_module(aligned) if aligned.modules else [],
-        "lines": reason.by_line(aligned) if aligned.a.frames and aligned.b.frames else [],
-        "classes": reason.by_class(aligned),
-        "kernels": reason.by_kernel(aligned),
-    }
+    views = {"reasons": reason.largest(aligned), **reason.views(aligned)}
     if comparison.shares:
         steps = comparison.a.step_ms * 1e6, comparison.b.step_ms * 1e6
         views = {name: [_scale_row(row, *steps) for row in rows] for name, rows in views.items()}

@@ -200,12 +200,16 @@ class Pair(NamedTuple):
     a: KeyCost
     b: KeyCost
 
+    def difference(self, steps_a: int, steps_b: int) -> float:
+        """Return the time per step in B minus that in A, in ns."""
+        return self.b.nanoseconds / steps_b - self.a.nanoseconds / steps_a
+
     def by_count(self, steps_a: int, steps_b: int) -> float:
         """Return (calls in B - calls in A) x time per call in A, per step. A row of only one side counts in full."""
         if self.a.calls and self.b.calls:
             return (self.b.calls / steps_b - self.a.calls / steps_a) * self.a.nanoseconds / self.a.calls
         if self.a.calls or self.b.calls:
-            return self.b.nanoseconds / steps_b - self.a.nanoseconds / steps_a
+            return self.difference(steps_a, steps_b)
         return 0.0
 
     @property
@@ -226,10 +230,11 @@ class Aligned:
         self._blank: dict[str, str] = {}
         if not (a.shapes and b.shapes):
             self._blank |= {"shapes": "", "types": "", "given": ""}
-        if not (a.frames and b.frames):
+        self.has_frames = a.frames and b.frames
+        if not self.has_frames:
             self._blank |= {"module": "", "line": ""}
         rows_a, rows_b = (side.device or side.host for side in (a, b)) if a.device and b.device else (a.host, b.host)
-        keys = [self._blank_columns({**side.host, **side.device}) for side in (a, b)]
+        keys = [[self._normalize(key) for key in {**side.host, **side.device}] for side in (a, b)]
         self.modules = modules(*keys)
         paths = with_parents(keys[0]), set(self.modules.values())
         self._common = paths[0] & paths[1] if self.is_compiled_once else paths[0] | paths[1]
@@ -251,9 +256,6 @@ class Aligned:
     def rows(self) -> dict[CostKey, Pair]:
         """The rows that explain the difference: of devices if both are busy, else of the host."""
         return self.device if self.by_device else self.host
-
-    def _blank_columns(self, rows: Mapping[CostKey, KeyCost]) -> list[CostKey]:
-        return [self._normalize(key) for key in rows]
 
     def _normalize(self, key: CostKey) -> CostKey:
         blank = key._replace(**self._blank)

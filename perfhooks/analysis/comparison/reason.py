@@ -75,12 +75,13 @@ class NoiseModel(NamedTuple):
     spread: float = TOLERANCE
 
     @classmethod
-    def of(cls, rows: Mapping[CostKey, Pair], a: Costs, b: Costs) -> NoiseModel:
+    def of(cls, aligned: Aligned) -> NoiseModel:
+        a, b = aligned.a, aligned.b
         if not (a.wall and b.wall):
             return cls()
         times = [
             (pair.a.typical / a.wall, pair.b.typical / b.wall)
-            for key, pair in rows.items()
+            for key, pair in aligned.rows.items()
             if key.kind != IDLE and pair.a.calls * b.steps == pair.b.calls * a.steps
         ]
         log_ratios = np.log([after / before for before, after in times if min(before, after) >= _MIN_CONTROL_LENGTH])
@@ -101,13 +102,9 @@ class NoiseModel(NamedTuple):
                 expected += self.factor * (typical.a.nanoseconds / steps_a + added)
                 measured += typical.b.nanoseconds / steps_b
             else:
-                by_calls += typical.b.nanoseconds / steps_b - typical.a.nanoseconds / steps_a - added
+                by_calls += typical.difference(steps_a, steps_b) - added
         excess = measured - expected
         return by_calls + math.copysign(max(abs(excess) - 2 * self.spread * abs(expected), 0.0), excess)
-
-
-def noise_model(aligned: Aligned) -> NoiseModel:
-    return NoiseModel.of(aligned.rows, aligned.a, aligned.b)
 
 
 def largest(aligned: Aligned) -> list[Contribution]:
@@ -130,7 +127,9 @@ def largest(aligned: Aligned) -> list[Contribution]:
         _find_one_sided(aligned, "module"),
     )
     order = _LINES_FIRST if aligned.is_compiled_once else _OPERATORS_FIRST
-    contributions = _group(aligned, aligned.rows, lambda key: _choose_reason(key, causes, order), noise_model(aligned))
+    contributions = _group(
+        aligned, aligned.rows, lambda key: _choose_reason(key, causes, order), NoiseModel.of(aligned)
+    )
     typical_ns = [[pair.typical[side].nanoseconds for pair in aligned.rows.values()] for side in (0, 1)]
     least_ns = NOTABLE * max(sum(typical_ns[0]) / aligned.a.steps, sum(typical_ns[1]) / aligned.b.steps)
     marked = [
@@ -140,28 +139,17 @@ def largest(aligned: Aligned) -> list[Contribution]:
     return sorted(marked, key=lambda row: -abs(row.sure or 0) if row.is_certain else 0.0)
 
 
-def by_part(aligned: Aligned) -> list[Contribution]:
-    return _group(aligned, aligned.host, lambda key: ("part", key.part))
-
-
-def by_operator(aligned: Aligned) -> list[Contribution]:
-    return _group(aligned, aligned.host, lambda key: _key_or_elsewhere("operator", key.operator, key.shapes, key.types))
-
-
-def by_module(aligned: Aligned) -> list[Contribution]:
-    return _group(aligned, aligned.rows, lambda key: _key_or_elsewhere("module", key.module))
-
-
-def by_line(aligned: Aligned) -> list[Contribution]:
-    return _group(aligned, aligned.host, lambda key: _key_or_elsewhere("line", key.line))
-
-
-def by_kernel(aligned: Aligned) -> list[Contribution]:
-    return _group(aligned, aligned.device, lambda key: _key_or_elsewhere("kernel", key.kernel))
-
-
-def by_class(aligned: Aligned) -> list[Contribution]:
-    return _group(aligned, aligned.device, _class_key)
+def views(aligned: Aligned) -> dict[str, list[Contribution]]:
+    """Return the difference by part, operator, module, line, class and kernel, for the recorded columns."""
+    rows_and_keys: dict[str, tuple[Mapping[CostKey, Pair], Callable[[CostKey], Key]]] = {
+        "parts": (aligned.host, lambda key: ("part", key.part)),
+        "operators": (aligned.host, lambda key: _key_or_elsewhere("operator", key.operator, key.shapes, key.types)),
+        "modules": (aligned.rows if aligned.modules else {}, lambda key: _key_or_elsewhere("module", key.module)),
+        "lines": (aligned.host if aligned.has_frames else {}, lambda key: _key_or_elsewhere("line", key.line)),
+        "classes": (aligned.device, _class_key),
+        "kernels": (aligned.device, lambda key: _key_or_elsewhere("kernel", key.kernel)),
+    }
+    return {name: _group(aligned, rows, key_of) for name, (rows, key_of) in rows_and_keys.items()}
 
 
 def _key_or_elsewhere(kind: str, *names: str) -> Key:
@@ -263,13 +251,19 @@ def _build_contribution(
 ) -> Contribution:
     steps_a, steps_b = aligned.a.steps, aligned.b.steps
     a, b = (sum(pair[side].nanoseconds for pair in group.values()) for side in (0, 1))
-    counted_rows = _select_counted(key[0], group)
-    count_a, count_b = (sum(pair[side].calls for pair in counted_rows) for side in (0, 1))
+    kind, *names = key
+    is_whole = kind != "operator" or any(row.kernel for row in group)
+    counted = [pair for row, pair in group.items() if is_whole or row.operator == (row.call or row.operator)]
+    count_a, count_b = (sum(pair[side].calls for pair in counted) for side in (0, 1))
     calls = _sum_by_call(group)
     by_count = sum(pair.by_count(steps_a, steps_b) for pair in calls.values())
-    kind, *names = key
     name = " ".join(filter(None, names))
     difference = b / steps_b - a / steps_a
+    sure = difference if kind == "types" or noise is None else noise.sure(calls.values(), steps_a, steps_b)
+    changes = [
+        (call, pair.difference(steps_a, steps_b), pair.a.calls / steps_a, pair.b.calls / steps_b)
+        for call, pair in calls.items()
+    ]
     return Contribution(
         name=name,
         kind=kind,
@@ -279,22 +273,11 @@ def _build_contribution(
         count_b=count_b / steps_b,
         by_count=by_count,
         by_price=difference - by_count,
-        typical=sum(pair.b.typical / steps_b - pair.a.typical / steps_a for pair in calls.values()),
+        typical=sum(pair.typical.difference(steps_a, steps_b) for pair in calls.values()),
         renamed=aligned.renamed.get(name, ""),
-        sure=None if noise is None else _estimate_sure(noise, kind, calls, difference, aligned),
-        inside=[] if kind == "idle" else _largest_changes(calls, steps_a, steps_b),
+        sure=None if noise is None else sure,
+        inside=[] if kind == "idle" else sorted(changes, key=lambda change: -abs(change[1]))[:4],
     )
-
-
-def _select_counted(kind: str, group: Mapping[CostKey, Pair]) -> list[Pair]:
-    is_whole = kind != "operator" or any(key.kernel for key in group)
-    return [pair for key, pair in group.items() if is_whole or key.operator == (key.call or key.operator)]
-
-
-def _estimate_sure(
-    noise: NoiseModel, kind: str, calls: Mapping[str, Pair], difference: float, aligned: Aligned
-) -> float:
-    return difference if kind == "types" else noise.sure(calls.values(), aligned.a.steps, aligned.b.steps)
 
 
 def _sum_by_call(group: Mapping[CostKey, Pair]) -> dict[str, Pair]:
@@ -308,19 +291,6 @@ def _sum_by_call(group: Mapping[CostKey, Pair]) -> dict[str, Pair]:
         previous = pairs.get(name, Pair(NOTHING, NOTHING))
         pairs[name] = Pair(previous.a + pair.a, previous.b + pair.b)
     return pairs
-
-
-def _largest_changes(calls: Mapping[str, Pair], steps_a: int, steps_b: int) -> list[tuple[str, float, float, float]]:
-    changes = [
-        (
-            name,
-            pair.b.nanoseconds / steps_b - pair.a.nanoseconds / steps_a,
-            pair.a.calls / steps_a,
-            pair.b.calls / steps_b,
-        )
-        for name, pair in calls.items()
-    ]
-    return sorted(changes, key=lambda change: -abs(change[1]))[:4]
 
 
 def by_collective(aligned: Aligned) -> list[Contribution]:
