@@ -123,7 +123,7 @@ def test_locked_clocks_are_stated_before_all_numbers(tmp_path):
     (tmp_path / "report.json").write_bytes(msgspec.json.encode(run_data.from_trace(tmp_path / "t.json")))
     assert f"Warning: {found.title}" in report.headlines(tmp_path / "report.html")
     line = Capture(headline="steps 1-2: 10 ms each", last=2, notes=(labels.CLOCKS_LOCKED,)).line
-    assert line == "steps 1-2: 10 ms each. Warning: the clocks of the device were locked to sample counters"
+    assert line == "steps 1-2: 10 ms each. Warning: sampling hardware counters locked the clocks of the device"
 
 
 def active(*values, name, gpu=0, every=5):

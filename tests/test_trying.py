@@ -214,7 +214,7 @@ def test_flag_is_read_in_all_recorded_forms(written):
         ("c10d::allreduce_", (), "a collective needs the other ranks"),
         ("mine::op", (), "an operator of mine, which is not torch's own"),
         ("aten::nothing_like_it", (), "this torch has no such operator"),
-        ("aten::mm", (tensor(2, 2), plain("1")), "no overload of this torch accepts its recorded arguments"),
+        ("aten::mm", (tensor(2, 2), plain("1")), "this torch has no overload for the recorded arguments"),
         ("aten::from_file", (plain("/etc/passwd"), nothing(), nothing(), nothing(), nothing(), nothing(), nothing()),
          "its schema does not guarantee that it only computes tensors"),
         ("aten::resize_", (tensor(2), plain("[3]", "ScalarList"), nothing()),

@@ -136,9 +136,9 @@ def level(
 ) -> Level:
     """Return the step times of one run, with errors from a moving-block bootstrap.
 
-    The bootstrap draws blocks of consecutive steps with replacement (circular, Politis & Romano 1992). Mean and median
-    of infinitely many draws have a closed form: the mean of a draw, and the number of its steps below x, are nearly
-    normal sums over blocks.
+    The bootstrap draws blocks of consecutive steps with replacement (circular, Politis & Romano 1992). Its errors are
+    computed without drawing: the mean of a sample, and the number of its steps below x, are sums over blocks and
+    therefore nearly normal.
 
     Args:
         steps: Step times above 0 in execution order, with at least `LEAST_STEPS` that are not outliers.
@@ -251,8 +251,8 @@ def _deviation(columns: Matrix, length: int, memory: int) -> Values:
 def _visible_variance(count: int, length: int, memory: int) -> float:
     """Return the ratio of the variance between correlated blocks to that between independent blocks.
 
-    In an autoregressive process, correlation lowers the variance by (1 - exp(-x)) / x of its value, if a block is x
-    times as long as the memory.
+    In an autoregressive process, correlation lowers this variance by the fraction (1 - exp(-x)) / x, where x is
+    ``length / memory``: a block divided by the number of steps that are correlated.
     """
     memories = length / max(memory, 1)
     return (1 - length / count) * (1 + math.expm1(-memories) / memories)

@@ -140,7 +140,7 @@ class Capture:
     @property
     def _warning(self) -> str:
         if CLOCKS_LOCKED in self.notes:
-            return "the clocks of the device were locked to sample counters"
+            return "sampling hardware counters locked the clocks of the device"
         if self.circumstances.is_busy:
             waited = words.share(self.circumstances.queued or 0.0)
             return f"this job waited for a CPU {waited} of the time, so times are too high"
@@ -238,7 +238,7 @@ class Place:
         return [*(layout.below(self.folder, name).name for name in named), self.capture_file.name]
 
     def knows(self, token: str, saved: float) -> bool:
-        """Return whether the stored facts belong to the trace that was saved at a time, or to a later trace."""
+        """Return whether the stored data belong to the trace saved at the time ``saved``, or to a later trace."""
         with contextlib.suppress(FileNotFoundError):
             is_later = self.capture_file.stat().st_mtime >= saved
             try:

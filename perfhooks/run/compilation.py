@@ -135,7 +135,7 @@ def _together(first: Graph, later: Graph) -> Graph:
 
 
 def _named(graph: Graph, graphs: dict[str, Graph]) -> Graph:
-    """Complete a function name that torch omits with the name in another graph of the function."""
+    """If torch omitted the name of the function, take it from another graph of the same function."""
     graph_of_same = next((item for item in graphs.values() if item.number == graph.number and item.function), graph)
     return graph if graph.function else replace(graph, function=graph_of_same.function, is_own=graph_of_same.is_own)
 

@@ -161,9 +161,9 @@ class Run:
         return [place for folder in self.window_folders() for place in places_of(folder)]
 
     def adopt(self) -> None:
-        """Write the facts of windows whose processes died after saving the trace.
+        """Write the descriptions of windows whose processes died after saving the trace.
 
-        The order matters during a training: read traces, then recording marks, then facts.
+        The order matters during a training: read traces, then recording marks, then descriptions.
         """
         unfinished = []
         for folder in self.window_folders():

@@ -37,7 +37,7 @@ OWN_WORK: Final[deque[tuple[int, int, int]]] = deque(maxlen=_ASIDE)
 
 
 def own_work_s(began: float, ended: float) -> tuple[tuple[float, float], ...]:
-    """Return when perfhooks blocked the calling thread, in seconds since 1970."""
+    """Return begin and end of the intervals in which perfhooks blocked the calling thread, in seconds since 1970."""
     ahead_ns, thread = time.time_ns() - clock(), threading.get_ident()
     work = (((begin + ahead_ns) * 1e-9, (end + ahead_ns) * 1e-9) for own, begin, end in list(OWN_WORK) if own == thread)
     return tuple((max(begin, began), min(end, ended)) for begin, end in work if begin < ended and end > began)

@@ -129,7 +129,7 @@ class Trace:
         return tuple(self.sparse_columns)
 
     def argument(self, name: str) -> Column:
-        """Return an argument of every slice. Missing integers and indices into `texts` are -1, missing floats NaN."""
+        """Return the values of an argument for all slices. Missing integers and indices are -1, missing floats NaN."""
         rows, values = self.sparse(name)
         absent = np.nan if values.dtype.kind == "f" else -1
         full = np.full(len(self), absent, dtype=values.dtype)

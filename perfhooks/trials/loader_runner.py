@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from perfhooks.analysis.comparison.difference import Outcome
 
 BLOCK_S: Final = 0.25
-"""Minimum length of a block. Most batches take a tenth of it."""
+"""Minimum length of a block in s: about ten times that of a usual batch."""
 
 
 class _WorkerClocks(NamedTuple):

@@ -162,7 +162,7 @@ class _Costs(NamedTuple):
 
 
 def load_calls(tables: Tables, unrecorded_ms: float | None = None, timed: Tables | None = None) -> CountedCalls:
-    """Return the calls of a window.
+    """Return the operator calls of a window.
 
     With ``unrecorded_ms`` (unprofiled step time), host times are reduced by the recorder's overhead, evenly over all
     slices. ``timed`` is another window: each operator's time there is divided among its calls in ``tables``.

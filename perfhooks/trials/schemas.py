@@ -58,7 +58,7 @@ def overload(signature: Signature) -> tuple[Any, dict[str, Any]]:
                 return operator, dict(zip([argument.name for argument in parameters], values, strict=True))
     if any(recorded.type == tensor_types.TENSORS and not recorded.dims for recorded in arguments):
         raise UnmatchedError("torch does not record the shapes of lists of more than 30 tensors")
-    raise UnmatchedError("no overload of this torch accepts its recorded arguments")
+    raise UnmatchedError("this torch has no overload for the recorded arguments")
 
 
 @functools.cache

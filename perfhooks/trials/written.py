@@ -115,7 +115,9 @@ def sentences(trial: Trial) -> list[str]:
             f"than {least:g} or more than {most:g} times the recorded time. So only a range is known for each saving."
         )
     if undecided:
-        lines.append(f"{words.count(undecided, 'variant')} undecided: their ranges begin at 0. Increase --seconds.")
+        lines.append(
+            f"{words.count(undecided, 'variant')} undecided, because their savings may be 0. Increase --seconds."
+        )
     tried_ms = sum(row.group.step_ms for row in trial.rows)
     lines.append(
         f"{words.share(trial.cut.covered)} of operator time can be measured again; the {len(trial.rows)} operators "

@@ -222,7 +222,7 @@ class StepDifference:
         return float(factors[index]) if index < len(factors) else math.inf
 
     def missing_steps(self, most: int) -> float:
-        """Return the factor by which the number of steps must grow so that ``most`` pairs show that A equals B."""
+        """Return the factor for the number of steps with which ``most`` pairs of runs can show that A equals B."""
         more = most - self.counts[0]
         if self.with_more_runs(more).is_decided:
             return 1.0

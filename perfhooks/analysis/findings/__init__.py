@@ -142,7 +142,7 @@ def _plugin_rules() -> list[tuple[str, Callable[[Evidence], Iterable[Finding]]]]
 
 def _checked(finding: object, name: str) -> Finding:
     if not isinstance(finding, Finding) or finding.rule != name:
-        raise OptionError(f"it must yield findings with its name, got {finding!r}")
+        raise OptionError(f"the rule must yield findings whose rule is {name!r}, got {finding!r}")
     finding.check()
     return finding
 

@@ -165,9 +165,9 @@ def kinds(collectives: pl.DataFrame) -> pl.DataFrame:
 def large(matched: Matched) -> pl.DataFrame:
     """Return the rows of large collectives: ``rank step ranks is_last bytes``.
 
-    In a large collective all ranks wait for each other and move at least 10% of the bytes of the largest one. Small
-    collectives, for example of a loss, say little about the work of a rank. ``is_last``: another rank waited for this
-    one.
+    In a large collective, all ranks wait for each other, and it moves at least 10% of the bytes of the largest
+    collective. Small ones, for example of a loss, say little about the work of a rank. ``is_last``: another rank waited
+    for this one.
     """
     rows = matched.rows.filter(pl.col("operation").is_in(_SYNCHRONIZING) & (pl.col("bytes") > 0))
     size = pl.col("bytes").max().over("match")

@@ -249,7 +249,7 @@ class Program:
             self.is_over = True
 
     def has_lost_patience(self, beside: Program) -> bool:
-        """Whether the other program has waited too long for the first step."""
+        """Whether ``beside``, which has done its first step, has waited too long for the first step of this program."""
         if self.has_steps or beside.first_step_s is None:
             return False
         # its start may take five times as long as that of the other program

@@ -112,8 +112,8 @@ def command(words: Sequence[str], folder: Path = Path()) -> list[str]:
     program = shutil.which(first)
     if program is None:
         if os.sep in first and Path(first).exists():
-            raise CommandError(f"{first!r} cannot be executed; a script's name ends in .py", 126)
-        hint = "; a script's name ends in .py" if Path(first).is_file() else ""
+            raise CommandError(f"{first!r} is not executable; a Python script needs a name that ends in .py", 126)
+        hint = "; a Python script needs a name that ends in .py" if Path(first).is_file() else ""
         raise CommandError(f"there is no command {first!r}{hint}", 127)
     return [program, *words[1:]]
 

@@ -347,7 +347,9 @@ class LoopController:
         if isinstance(base, WhenSettled):
             first, wait_s = " before the step time was stable", self.requests.shortest_wait_s
             if wait_s:
-                first = f"; because other threads of the program compute, a window begins after {wait_s:g} s or later"
+                first = (
+                    f"; other threads of the program compute, so windows begin at least {wait_s:g} s after the start"
+                )
             first += f'; schedule="{_FOR_SHORT_RUNS}" also records short runs'
         if planned is not None:
             first = f"; the first window is {words.steps(planned.active, planned.last)}"

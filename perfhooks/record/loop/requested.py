@@ -55,7 +55,7 @@ class Requests:
         self.began = 0
         self.is_unplanned = isinstance(base, WhenSettled)
         self.load: ThreadLoad | None = None
-        """CPU use of other threads since the start; only for a loop without a schedule."""
+        """CPU use of other threads since the start of the loop; only for a loop without a schedule."""
         self.shortest_wait_s = 0.0
         """Minimum training time in s before the window, as last computed."""
         self._windows: list[RequestedWindow] = []

@@ -61,7 +61,7 @@ class StepFacts(NamedTuple):
     """Run-queue wait of the whole step in ns; None if unknown."""
     has_device: bool = False
     after: Stack = ()
-    """Stack after the step. Its code counts as usual, because the training may have moved to another loop."""
+    """Stack after the step. Code in it is not a cause, because the training may have moved to another loop."""
 
     @property
     def excess_ns(self) -> float:

@@ -13,7 +13,7 @@ from perfhooks.run.layout import PAGE
 
 
 class WakeUp(msgspec.Struct, tag="wake-up", tag_field="do"):
-    """Request to import the modules for finishing, because a window starts soon. The request has no result."""
+    """Request to import the modules that write tables and reports, because a window starts soon. It has no result."""
 
 
 class _OfWindow(msgspec.Struct, tag_field="do"):

@@ -162,7 +162,7 @@ EXPLAINED: Final = ("flames", "functions", "modules", "behind_operators", "limit
 
 
 class ExplanationPart(_Part):
-    """A window with stacks and shapes that explains windows without them. The steps of such a window are slower."""
+    """A window with stacks and shapes, which adds source lines and shapes to other windows. Its steps are slower."""
 
     name: str
     steps: str

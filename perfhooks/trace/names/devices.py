@@ -15,7 +15,7 @@ _INTEL: Final = re.compile("Intel")
 
 
 class Device(NamedTuple):
-    """Names of one kind of device, and parts of advice. A missing name is empty."""
+    """Names of one kind of device, and sentences for the fixes of findings. A missing text is empty."""
 
     type: str
     module: str

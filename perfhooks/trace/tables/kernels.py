@@ -30,8 +30,8 @@ _BY_LAUNCH: Final = {"operator": pl.String, **_KEYS, **_MEASURES, **rates.COLUMN
 def table(trace: Trace) -> pl.DataFrame:
     """Return the cost of each kernel, copy and memset: one row for each device, name and class, most time first.
 
-    Kernels that ran side by side count in full, but without other work inside them (`device.own_times`), so the kernels
-    of a stream sum to its busy time.
+    Each of several kernels that ran at the same time counts its whole time. Time of work nested inside other work of
+    the same stream counts once (`device.own_times`), so the kernels of a stream sum to its busy time.
 
     ``occupancy_percent`` is Kineto's ``est. achieved occupancy %``, weighted by time. Kineto rounds it to whole
     percents, and writes 0 for many large kernels. ``gap_before_ms`` and ``gap_after_ms`` are the mean idle times of the

@@ -50,7 +50,7 @@ def table(
 
     Host times are those of the thread that runs the step; the parts (`perfhooks.trace.nesting.parts`) and ``other_ms``
     sum to ``wall_ms``. Device times are over the union of all devices, for work launched inside the step on any thread.
-    Work without a recorded launch counts in the step in which it ran, unless it was launched before the recording. |X|
+    Work without a recorded launch counts in the step in which it ran, unless the launch was before the recording. |X|
     is the length of a union of intervals.
 
     * ``device_span_ms``: from the first start to the last end of the step's work

@@ -74,7 +74,7 @@ class Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="k
     estimate: str = "{estimate}"
     fix: str = "{fix}"
     code: str | dict[str, str] = "{code}"
-    """One text, or texts by package of the framework."""
+    """Example code: one text, or one for each framework, by the name of its integration (``perfhooks_lightning``)."""
     code_of: str = ""
     """Other rule whose code is shown."""
 

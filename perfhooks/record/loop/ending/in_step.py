@@ -86,7 +86,7 @@ def _run(act: Callable[[], object], frame: FrameType | None) -> None:
 def _may_run(frame: FrameType | None) -> bool:
     """Return whether the recorder can end now.
 
-    A backward pass would restore the recorder that torch saved at its start.
+    At the end of a backward pass, torch restores the recorder that was active at the start of the pass.
     """
     if signals.deferral.is_active or torch._C._current_graph_task_id() != -1:  # noqa: SLF001 -- torch has no public name
         return False
