@@ -91,7 +91,6 @@ def _profile(shell: Any, options: dict[str, Any], cell: str) -> Report | None:
 
 
 def _run(shell: Any, cell: str) -> None:
-    """Run the cell in the notebook's namespace, and display its last expression."""
     name = shell.compile.cache(cell)
     tree = shell.compile.ast_parse(shell.transform_cell(cell), filename=name)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None

@@ -39,7 +39,6 @@ class CLASS(TyperCommand):
 
 
 def _with_revisions(args: Sequence[str]) -> list[str]:
-    """Replace ``--run-at REV CMD`` by ``--run``, so that both commands keep their order."""
     arguments = [part for each in args for part in (each.split("=", 1) if each.startswith(f"{_AT}=") else [each])]
     words = list[str]()
     while arguments:

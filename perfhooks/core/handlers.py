@@ -22,7 +22,6 @@ def is_of_handler(error: BaseException) -> bool:
 
 
 def _code(handler: object) -> object:
-    """Return the code object of a function, a method, a partial or a callable object; None for C code."""
     while hasattr(handler, "func"):
         handler = handler.func
     if callable(handler) and not isinstance(handler, (FunctionType, MethodType)):

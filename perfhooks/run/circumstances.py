@@ -182,7 +182,6 @@ def _listed(file: Path, name: str) -> int:
 
 
 def _ratio(text: str) -> float:
-    """Return quota divided by period, from a text. Raise ValueError if the quota is unlimited (``max``, ``-1``)."""
     quota, period = map(float, text.split())
     if quota <= 0 or period <= 0:
         raise ValueError(text)

@@ -152,7 +152,6 @@ class StepDifference:
         return self.centre - low, self.centre + high
 
     def _reach(self, tail: float, by_steps: Sequence[Variance], beyond: float = 0.0) -> float:
-        """Return half the width of an interval."""
         weight = sum(1 / count for count in self.counts)
         process = self.process
         return math.hypot(
@@ -254,7 +253,6 @@ def _sum_squares(sides: Sequence[Values]) -> float:
 
 
 def _half_width(tail: float, parts: Sequence[Variance], beyond: float) -> float:
-    """Return half the width of the interval of a sum of errors, by Satterthwaite's degrees of freedom."""
     total = sum(part.variance for part in parts)
     if not total:
         return 0.0

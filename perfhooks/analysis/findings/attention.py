@@ -94,7 +94,6 @@ def _outer_gemm(kind: Ints, softmax: Ints, direction: int) -> Ints:
 
 
 def _has_many_queries(window: Evidence, rows: Ints) -> Flags:
-    """Return whether each softmax works on a matrix of scores; True if its shape is unknown."""
     dims = window.trace.argument("dims")[rows]
     is_matrix = {text: _is_matrix(window.trace.text(text)) for text in set(dims.tolist())}
     return np.array([is_matrix[text] for text in dims.tolist()], np.bool_)

@@ -78,7 +78,6 @@ def launch_preparation(window: Evidence) -> Iterator[Finding]:
 
 @cached_per_window
 def _find_preparation(window: Evidence) -> _Preparation | None:
-    """Return the idle time before one kernel, if nearly all idle time ends with this kernel."""
     gaps, trace = window.idle, window.trace
     slow = np.isin(gaps.cause, SLOW)
     between = slow & (gaps.place == device_time.PLACES.index("between"))

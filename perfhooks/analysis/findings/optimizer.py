@@ -109,7 +109,6 @@ def zeroed_gradients(window: Evidence) -> Iterator[Finding]:
 
 
 def _updates(window: Evidence) -> Intervals:
-    """Return the intervals of each ``Optimizer.step``, from the end of its last autograd node."""
     trace = window.trace
     rows = window.with_prefix(ranges.UPDATE, Kind.ANNOTATION, Kind.OP)
     nodes = np.sort(trace.end[trace.named(Kind.OP, prefix=ranges.NODE)])

@@ -92,7 +92,6 @@ def _join(rows: list[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
 
 
 def _wording(row: Mapping[str, Any]) -> str:
-    """Return the title without its numbers."""
     names = (str(value["value"]) for value in row.get("values", {}).values() if value["unit"] == "name")
     return " ".join([row.get("version", ""), *names])
 

@@ -137,7 +137,6 @@ def _find_late(name: str, excess: Matrix, means: pl.DataFrame, step: float) -> F
 
 
 def _are_last(means: pl.DataFrame) -> Flags:
-    """Return which ranks arrive last in most large collectives, more often than by chance."""
     rows = means.select(pl.col("last", "large", "group_ranks").fill_null(0)).iter_rows()
     chance = CHANCE / means.height
     return np.array([2 * last > large and chance_of(last, large, 1 / ranks) < chance for last, large, ranks in rows])

@@ -70,7 +70,6 @@ def _supervised(words: Sequence[str], environment: dict[str, str], file: Path, e
 
 
 def _run(words: Sequence[str], how: dict[str, Any], file: Path, ends: float, owner: Owner) -> int | None:
-    """Run the program until it ends. Return None if the training was ended by the time limit or Ctrl-C."""
     program = owner.start(words, **how)
     while (code := program.poll()) is None:
         if time.monotonic() > ends + (GRACE_S if file.exists() else 0) or owner.is_hurried:

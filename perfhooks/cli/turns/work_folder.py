@@ -68,7 +68,6 @@ def _remove_if_stale(folder: Path) -> bool:
 
 
 def _owner(folder: Path) -> int | None:
-    """Return the user who owns a folder, None if it does not exist, and -1 for a link or an unreadable folder."""
     try:
         info = folder.lstat()
     except FileNotFoundError:

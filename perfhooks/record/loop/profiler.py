@@ -221,7 +221,6 @@ class Profiler(TorchInterface):
                 self._course.advance(step)
 
     def _start_late(self, step: int) -> None:
-        """Start at the second step, as torch does, if ``start()`` was not called."""
         requests = self._course.requests
         with guard("starting to profile", self._course.options["on_error"]):
             if not requests.is_until_stop and requests.opens(0):

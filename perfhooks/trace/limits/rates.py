@@ -247,7 +247,6 @@ def _terms(trace: Trace, costs: CallCosts, call: Ints, time: Ints, kernels: Ints
 
 
 def _minimum_ps(trace: Trace, limits: Peaks | None, costs: CallCosts, call: Ints) -> tuple[Ints, Ints]:
-    """Return the minimum time to compute and to move data, in ps. Both times are 0 if one of them is unknown."""
     if limits is None:
         return np.zeros(len(call), np.int64), np.zeros(len(call), np.int64)
     type_peak = np.array([*(limits.tflops.get(name, 0.0) for name in TYPES), 0.0])[costs.type[call]]

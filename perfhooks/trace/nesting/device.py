@@ -280,7 +280,6 @@ def clocks(trace: Trace) -> DeviceClock:
 
 
 def _tolerance_ns(trace: Trace) -> float:
-    """Return the tolerated difference of the clocks: 1% of a step."""
     host_rows, marks = trace.rows(*HOST), trace.named(Kind.ANNOTATION, prefix=STEP_MARK)
     wall = int(trace.end[host_rows].max()) - int(trace.start[host_rows].min()) if len(host_rows) else 0
     return 0.01 * wall / max(len(marks), 1)

@@ -182,7 +182,6 @@ def _neighbours(counts: Ints) -> Ints:
 
 
 def _of_equal_steps(kernels: Ints, operators: Ints) -> Ints:
-    """Return, for each step, the median number of kernels of all steps with as many operators."""
     numbers, of_step = np.unique(operators, return_inverse=True)
     medians = [int(np.median(kernels[operators == number])) for number in numbers.tolist()]
     return np.array(medians, np.int64)[of_step]

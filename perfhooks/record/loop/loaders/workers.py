@@ -151,7 +151,6 @@ class LoaderWorkers:
 
 
 def _index_of_batch() -> int:
-    """Return the index of the batch number among the variables of torch's worker loop, or -1."""
     loop = getattr(sys.modules.get("torch.utils.data._utils.worker"), "_worker_loop", None)
     names = getattr(getattr(loop, "__code__", None), "co_varnames", ())
     return names.index("idx") if "idx" in names else -1
