@@ -81,6 +81,40 @@ def test_training_in_a_child_after_a_training_is_recorded_apart(tmp_path):
     assert len(re.findall("^perfhooks: ", done.stderr, re.MULTILINE)) == 2, done.stderr
 
 
+LIGHTNING = """
+import lightning as L, torch
+
+class Module(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 1)
+
+    def training_step(self, batch, _):
+        return self.layer(batch).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+if __name__ == "__main__":
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = L.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp_spawn", **quiet)
+    trainer.fit(Module(), torch.utils.data.DataLoader(torch.randn(48, 8), 2))
+"""
+
+
+@pytest.mark.framework
+def test_lightning_in_spawned_processes_is_recorded(tmp_path):
+    pytest.importorskip("lightning")
+    (tmp_path / "fit.py").write_text(LIGHTNING)
+    command = [sys.executable, "-m", "perfhooks", "run", *WORDS, "fit.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    (run,) = run_folders(tmp_path)
+    assert len(list(run.glob("train-*/rank*.steps.csv"))) == 2
+    assert "nothing" not in done.stderr
+    assert len(re.findall("^perfhooks: ", done.stderr, re.MULTILINE)) == 1, done.stderr
+
+
 @pytest.mark.parametrize("words", ["pool spawn 1", "executor fork 1"])
 def test_training_in_a_pool_is_not_recorded_and_says_why(words, tmp_path):
     done = started(tmp_path, "-m", "perfhooks", "run", *WORDS, words)

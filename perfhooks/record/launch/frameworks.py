@@ -6,6 +6,7 @@ import functools
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from perfhooks.core import process
 from perfhooks.core.guard import enable_console_log, guard, hide_frames
 from perfhooks.record.launch import step_signal
 
@@ -56,17 +57,34 @@ def _integrate(signal: StepSignal, package: str, name: str, register: Callable[[
     request = signal.next_request()
 
     with guard("profiling with the integration of the framework"):
-        from perfhooks.record.launch.profiling import (
-            leave_note,
-        )
-
         kind = getattr(importlib.import_module(package), name)
         enable_console_log(apart=True)
         integration = kind(
             schedule=request.schedule, on_trace_ready=request.handlers, log_results=False, **request.options
         )
-        for profiler in integration.profilers.values():
-            profiler.when_saved(functools.partial(leave_note, request.notes))
-            profiler.say_less()
+        registration = Registration(integration, request.notes)
+        registration.register(signal)
+        integration.perfhooks_registration = registration
         register(integration)
-        signal.yield_to_integration(integration.profilers)
+
+
+class Registration:
+    """Connects an integration with `perfhooks run`. Copies in processes of multiprocessing are connected too."""
+
+    def __init__(self, integration: Any, notes: str) -> None:
+        self._integration, self._notes = integration, notes
+
+    def register(self, signal: StepSignal) -> None:
+        from perfhooks.record.launch.profiling import leave_note
+
+        for profiler in self._integration.profilers.values():
+            profiler.when_saved(functools.partial(leave_note, self._notes))
+            profiler.say_less()
+        signal.yield_to_integration(self._integration.profilers)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        signal = step_signal.current() if process.is_child() else None
+        if signal is not None:
+            # later: the integration itself is not restored yet
+            signal.when_child_begins.append(functools.partial(self.register, signal))

@@ -57,13 +57,18 @@ class StepSignal:
         self._ignore_user_profiler: Callable[[], object] = bool
         self._early: StartupRecorder | None = None
         self._restorers: list[Callable[[], object]] = []
+        self.when_child_begins: list[Callable[[], object]] = []
+        """Called when a process of multiprocessing begins to train."""
         process.at_end(process.End.STARTUP, startup.wait)
         process.at_end(process.End.REASON, self.finish)
         process.in_child(process.Child.STEPS, self._on_fork)
         self.forget()
 
     def _on_fork(self) -> None:
+        integrations = dict(self._integrations)
         self.forget()
+        if integrations:
+            self.when_child_begins.append(functools.partial(self.yield_to_integration, integrations))
         if children.is_forked_by_loader():
             while self._restorers:
                 self._restorers.pop()()
@@ -209,6 +214,8 @@ class StepSignal:
         if process.is_child():
             process.end_with_child()
             self.listen()
+            while self.when_child_begins:
+                self.when_child_begins.pop()()
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
