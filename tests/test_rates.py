@@ -396,8 +396,8 @@ def test_sentences_name_the_largest_operators_and_shares(tmp_path):
     )  # fmt: skip
     assert used == (
         "MFU 10.4%: at the dense peaks of NVIDIA H100 80GB HBM3 (NVIDIA H100 Tensor Core GPU datasheet), matrix "
-        "products, convolutions and attention would take this part of the step (causal attention counts as full "
-        "attention; known for 100% of the kernel time)."
+        "products, convolutions and attention would take this percentage of the step time (causal attention counts "
+        "as full attention; known for 100% of the kernel time)."
     )
     assert limit_sentences.sentences(Capture(last=0, request="explanation"), tables.trace) == [speed]
     alone = read(testing.write_trace(tmp_path / "host.json", half[:1], perfhooksProcessor="one, 2 threads"))

@@ -51,7 +51,7 @@ class Verdict:
     """Highest run-queue wait of a run, as a fraction."""
     others_a: float | None = None
     others_b: float | None = None
-    """Highest CPU use by other programs, as a fraction of all CPUs."""
+    """Highest CPU use by other programs during a run of B, as a fraction of all CPUs."""
     is_withheld: bool = False
     """Whether CPU contention without measured waits prevents a decision."""
     more_steps: int | None = None

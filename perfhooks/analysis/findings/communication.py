@@ -68,7 +68,6 @@ def _version_of_operation(window: Evidence, exposed: pl.DataFrame) -> str:
 
 
 def _is_outside_backward(window: Evidence) -> bool:
-    """Return whether communication was launched outside of the backward pass; False without autograd nodes."""
     trace = window.trace
     nodes, entries = autograd.find(trace), host.launchers(trace)[window.work]
     communicates = device.communicates(trace)[window.work] & (entries >= 0)

@@ -26,7 +26,7 @@ MAJOR: Final = 0.1
 """Minimum share of the step, or of the run, if the fix is uncertain: the threshold of torch_tb_profiler's rule on
 communication."""
 DOMINANT: Final = 0.2
-"""Minimum share of the step if one fix helps against many small costs."""
+"""Minimum share of the step that many small costs take together, if one fix reduces all of them."""
 MANY: Final = 20
 """Minimum repetitions of a collective or operator in a step. DDP needs one collective for every 25 MiB of gradients."""
 LINE: Final = re.compile(r"[^\s(]\S*\.py(?:\(\d+\)|:\d+\)|(?=: ))")

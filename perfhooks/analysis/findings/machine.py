@@ -107,9 +107,9 @@ def lowered_clock(window: Evidence) -> Iterator[Finding]:
 def shared_device(window: Evidence) -> Iterator[Finding]:
     """Launched kernels begin milliseconds late on an idle device, for 1% of the step or more.
 
-    Source: `LATE_NS`, `evidence.NOTABLE`; idle time after a launch has returned (``launched, not started``). Graphs do
-    not count, because they may need time to begin. There is no finding if host functions or unrecorded waits may delay
-    streams (NPUs), or if the trace has only some of the kernels.
+    Thresholds: `LATE_NS`, `evidence.NOTABLE`, for idle time of the cause ``launched, not started``. Graphs do
+    not count, because they may need time to begin. There is no finding if host functions, or waits that an NPU does
+    not record, may delay streams, or if the trace has only some of the kernels.
 
     Not measured.
     """

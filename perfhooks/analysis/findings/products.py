@@ -170,7 +170,6 @@ def unaligned_products(window: Evidence) -> Iterator[Finding]:
 
 
 def _elements_per_load(kernel: str) -> int:
-    """Return the elements in 16 bytes: 8 in half precision, 4 in TF32."""
     return 8 if re.search(device_work.HALF, kernel) else 4
 
 

@@ -95,7 +95,7 @@ def checkpoint_in_steps(work: Rare) -> Iterator[Finding]:
     Source: `HEAVY`; the checkpoint times of the run, in ``rank0.rare.csv``. ``perfhooks run`` times
     ``torch.save`` on the main thread. Other runs need the label ``checkpoint``.
 
-    Measured: writing in a thread saved no time on two cores. The gain of fewer checkpoints is computed.
+    Measured: writing in a thread saved no time on two cores. Half as many checkpoints save half of their time.
     """
     if work.share >= HEAVY:
         yield from work.finding("checkpoint-in-steps")

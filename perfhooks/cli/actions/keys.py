@@ -47,5 +47,4 @@ def _nothing(seconds: float) -> str:
 
 
 def _end(number: int, _: object) -> NoReturn:
-    """Raise an exception at SIGTERM, so that the terminal is restored."""
     sys.exit(128 + number)

@@ -373,7 +373,6 @@ def _by_device(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sorted(name: str, table: pl.DataFrame, sort: str) -> pl.DataFrame:
-    """Move the sorted column to the second place, because a terminal may cut columns."""
     column = sort_keys.check(name, sort, table.columns).partition(" / ")[0]
     return sort_keys.ordered(name, table, sort).select(*dict.fromkeys((table.columns[0], column, *table.columns)))
 

@@ -195,7 +195,10 @@ class Alternation:
                 self.failed = self.failed or program
 
     def _said(self, now: str) -> str:
-        judgement, far = self.judgement, f"pair {len(self.pairs) + 1} of {FEWEST_PAIRS} to {MOST_PAIRS}, {now}"
+        judgement, far = (
+            self.judgement,
+            f"pair {len(self.pairs) + 1} (at least {FEWEST_PAIRS}, at most {MOST_PAIRS}), {now}",
+        )
         return f"{far} " if judgement is None else f"{far}; step time of B so far: {percent(judgement.verdict.ratio)} "
 
 

@@ -45,7 +45,7 @@ class WhenSettled(OnRequest):
         step    0 1 2 3 4 5 6 7 8 9                            compared after 10, 15, 22, 33 steps:
                     [before][ last]  warm-up, window           settled if the medians of both groups are close
 
-    Recording slows steps, with stacks tenfold, so a single rank ends the window as soon as `is_enough`. Several ranks
+    Recording slows steps, with stacks tenfold, so a single rank ends the window at `is_enough` steps. Several ranks
     must record the same steps, but do not communicate. They wait for ten steps, or until `LONGEST_WAIT_S` after the end
     of the first step. Because of collectives, this step ends at the same time on all ranks.
     """

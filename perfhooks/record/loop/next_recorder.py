@@ -95,7 +95,6 @@ def _has_cuspy(config: Any) -> bool:
 
 
 def _without_configs(config: Any) -> Any:
-    """Remove the settings of cuspy, whose counters need a device."""
     return dataclasses.replace(config, profiler_configs=[]) if getattr(config, "profiler_configs", ()) else config
 
 

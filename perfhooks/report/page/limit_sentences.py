@@ -89,6 +89,6 @@ def _mfu(usual: pl.DataFrame, trace: Trace) -> Iterator[str]:
     part = f"; known for {words.share(known / 100)} of the kernel time" if isinstance(known, float) else ""
     yield (
         f"MFU {mfu:.3g}%{recomputed}: at the dense peaks of {peaks.device(trace)[0]} ({limits.source}), matrix "
-        "products, convolutions and attention would take this part of the step (causal attention counts as full "
-        f"attention{part})."
+        "products, convolutions and attention would take this percentage of the step time (causal attention counts "
+        f"as full attention{part})."
     )

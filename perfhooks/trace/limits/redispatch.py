@@ -32,7 +32,6 @@ def _dispatcher(trace: Trace) -> Ints:
 
 @cached_per_trace
 def _dispatched(trace: Trace) -> Ints:
-    """Return the operators that a dispatcher handles, so they compute nothing themselves."""
     tree = host.tree(trace)
     parent = tree.nesting.parent[tree.entry[trace.named(Kind.OP, names=DISPATCHERS)]]
     return tree.row[parent[parent >= 0]]

@@ -65,7 +65,8 @@ def _loading_intervals(trace: Trace) -> Intervals:
 def _preparing_calls(trace: Trace) -> Ints:
     """Return the long calls on an idle device before the first run of a kernel.
 
-    Calls that are equally long before later runs, that wait for the device or that have device work are excluded.
+    Excluded are calls that take as long before later runs of the kernel, calls that wait for the device, and calls that
+    have device work.
     """
     calls = trace.rows(Kind.RUNTIME)
     unknown = np.append(missing_work.unknown(trace).wall, False)

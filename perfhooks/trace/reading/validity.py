@@ -34,8 +34,8 @@ class Validity:
     def timed(self, start: Ints, end: Ints, kind: Column, base: int) -> Flags:
         """Return which slices have a real time. Count the slices without one.
 
-        If the device never reported a time, Kineto writes 0, the negative time base of the trace, or the same negative
-        number for all. Negative times that differ come from another clock, so they are real.
+        If the device never reported a time, Kineto writes 0, the negative of ``base``, or one negative number for all
+        slices. Negative times that differ come from another clock, so they are real.
         """
         negative = start[start < 0]
         is_single = len(negative) > 0 and int(negative.min()) == int(negative.max())

@@ -47,7 +47,6 @@ def is_any_open(*, is_same_step: bool = False) -> bool:
 
 
 def _names(roots: list[Any]) -> Iterator[str]:
-    """Yield the names of ranges that are open at the end of a step: torch gives them the end time of the step."""
     # A recording with steps has few roots; others may have millions.
     for root in islice(roots, 1000):
         if root.name.startswith(labels.STEP_MARK):

@@ -187,7 +187,7 @@ class WindowBudget:
         return self._totals is None
 
     def end_step(self) -> None:
-        """Store the state at the end of a step. Keep the method short, because each Python call in it is recorded."""
+        """Count a step and store its end. Keep the method short, because each Python call in it is recorded."""
         self._steps += 1
         self._step_began = time.perf_counter()
 
