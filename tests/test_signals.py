@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity
 from warm import Process
 
 from perfhooks import Profiler
-from perfhooks.core.handlers import is_of_handler
+from perfhooks.core.handlers import contained, is_of_handler
 from perfhooks.record.loop import labelling
 from perfhooks.record.loop.ending import lifetime, signals
 from perfhooks.trace import read
@@ -336,3 +336,50 @@ def test_handler_error_during_our_imports_reaches_the_program(tmp_path, error, c
     command = [sys.executable, "-m", "perfhooks", "run", "--out", "runs", "train.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert done.returncode == code, done.stderr
+
+
+INTERRUPTED_END = """
+import atexit, signal, sys
+atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
+import torch
+def handler(*_):
+    raise TimeoutError("late")
+model = torch.nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(20):
+    model(torch.ones(4, 8)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+signal.signal(signal.SIGALRM, handler)
+atexit.register(signal.setitimer, signal.ITIMER_REAL, 1e-3, 1e-3)
+raise ValueError("planted")
+"""
+
+
+def test_errors_of_handlers_do_not_interrupt_the_end(tmp_path):
+    """A timer of the program expires every millisecond while perfhooks saves and waits at the exit."""
+    (tmp_path / "train.py").write_text(INTERRUPTED_END)
+    command = [sys.executable, "-m", "perfhooks", "run", "--out", "runs", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "planted" in done.stderr
+    assert "nothing was recorded" not in done.stderr
+    assert list(tmp_path.glob("runs/*/report.html")), done.stderr
+
+
+@pytest.mark.parametrize("error", [TimeoutError, SystemExit, KeyboardInterrupt])
+def test_contained_handler_runs_without_its_error(error):
+    calls = []
+
+    def handler(number, _):
+        calls.append(number)
+        raise error
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with contained():
+            signal.raise_signal(signal.SIGALRM)
+        assert calls == [signal.SIGALRM]
+        assert signal.getsignal(signal.SIGALRM) is handler
+    finally:
+        signal.signal(signal.SIGALRM, before)

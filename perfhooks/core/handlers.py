@@ -5,8 +5,14 @@ This module imports little, because every Python process under ``perfhooks run``
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from types import FunctionType, MethodType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
 
 
 def is_of_handler(error: BaseException) -> bool:
@@ -27,3 +33,39 @@ def _code(handler: object) -> object:
     if callable(handler) and not isinstance(handler, (FunctionType, MethodType)):
         handler = type(handler).__call__
     return getattr(getattr(handler, "__func__", handler), "__code__", None)
+
+
+@contextlib.contextmanager
+def contained() -> Iterator[None]:
+    """Run work at the end of the process that exceptions of the program's signal handlers cannot interrupt.
+
+    The handlers still run at once. At this point, the program has no code left that could catch their exceptions.
+    SIGINT is unchanged, because Ctrl-C ends the wait for files.
+    """
+    try:
+        _contain_all()
+        yield
+    finally:
+        for number in signal.valid_signals():
+            handler = signal.getsignal(number)
+            if isinstance(handler, _Contained):
+                signal.signal(number, handler.handler)
+
+
+class _Contained:
+    def __init__(self, handler: Callable[..., Any]) -> None:
+        self.handler = handler
+
+    def __call__(self, number: int, frame: object) -> None:
+        with contextlib.suppress(BaseException):
+            self.handler(number, frame)
+
+
+def _contain_all() -> None:
+    try:
+        for number in signal.valid_signals() - {signal.SIGINT}:
+            handler = signal.getsignal(number)
+            if callable(handler) and not str(getattr(handler, "__module__", "")).startswith("perfhooks"):
+                signal.signal(number, _Contained(handler))
+    except BaseException:  # noqa: BLE001 -- raised by a handler that is not contained yet
+        _contain_all()

@@ -27,6 +27,8 @@ import sys
 from enum import IntEnum, auto
 from typing import TYPE_CHECKING, Any, Final
 
+from perfhooks.core import handlers
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -99,7 +101,8 @@ def around_forks(before: Callable[[], object], in_parent: Callable[[], object]) 
 def _end() -> None:
     calls = [_at_end[when] for when in sorted(_at_end)]
     _at_end.clear()  # a spawned child ends twice, see `end_with_child`
-    _run_all(calls)
+    with handlers.contained():
+        _run_all(calls)
 
 
 def end_with_child() -> None:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from perfhooks.record.launch.turns import Turns
 
 _BACKWARD: Final = frozenset[object]()
-_KILLED: Final = "the program was ended by a signal, or by os._exit, before anything was saved"
+_KILLED: Final = "the program ended before anything was saved, for example by a signal or os._exit"
 
 
 class StepSignal:

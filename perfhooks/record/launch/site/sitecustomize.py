@@ -193,7 +193,8 @@ def print_summary() -> None:
     is_command = f'"command":{PID},' in os.environ["PERFHOOKS_RUN"]
     has_notes = is_command or name.replace("exit_summary", "notes") in sys.modules
     if has_notes or any(f"-{PID}-" in note for note in names_in(folder)):
-        watcher.our_code(name).at_exit(is_command=is_command)
+        with watcher.our_code("perfhooks.core.handlers").contained():
+            watcher.our_code(name).at_exit(is_command=is_command)
 
 
 def request_field(field: str) -> str:
