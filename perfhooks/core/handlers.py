@@ -62,10 +62,11 @@ class _Contained:
 
 
 def _contain_all() -> None:
-    try:
-        for number in signal.valid_signals() - {signal.SIGINT}:
-            handler = signal.getsignal(number)
-            if callable(handler) and not str(getattr(handler, "__module__", "")).startswith("perfhooks"):
-                signal.signal(number, _Contained(handler))
-    except BaseException:  # noqa: BLE001 -- raised by a handler that is not contained yet
-        _contain_all()
+    is_done = False
+    while not is_done:
+        with contextlib.suppress(BaseException):  # raised by a handler that is not contained yet
+            for number in signal.valid_signals() - {signal.SIGINT}:
+                handler = signal.getsignal(number)
+                if callable(handler) and not str(getattr(handler, "__module__", "")).startswith("perfhooks"):
+                    signal.signal(number, _Contained(handler))
+            is_done = True
