@@ -21,6 +21,7 @@ from perfhooks import Profiler
 from perfhooks.core.handlers import contained, is_of_handler
 from perfhooks.record.loop import labelling
 from perfhooks.record.loop.ending import lifetime, signals
+from perfhooks.record.loop.limits import other_threads
 from perfhooks.trace import read
 
 pytestmark = pytest.mark.process
@@ -260,6 +261,8 @@ def test_no_thread_waits_in_c_with_greenlets(monkeypatch):
     monkeypatch.setattr("_thread.start_new_thread", lambda *given: started.append(given))
     assert not signals._SignalThread().begin()
     assert not started
+    monkeypatch.setattr(threading, "enumerate", lambda: [threading.Thread()])
+    assert not other_threads.has_other_threads()
 
 
 class ExpiredError(TimeoutError):

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from perfhooks import Profiler
-from perfhooks.record.loop.tasks import Tasks
+from perfhooks.record.loop.tasks import QUEUE, Tasks
 from perfhooks.record.loop.worker import Worker, spawn
 from perfhooks.report.finishing import serving
 from perfhooks.report.finishing.leftovers import finish_all
@@ -249,6 +249,26 @@ def test_workers_that_die_rarely_are_replaced(tmp_path, monkeypatch):
         os.kill(tasks.worker.pid, signal.SIGKILL)
         os.waitid(os.P_PID, tasks.worker.pid, os.WEXITED | os.WNOWAIT)
     tasks.leave(TIMEOUT)
+
+
+def test_slow_polls_are_seldom_unless_the_queue_is_full(monkeypatch):
+    """A poll of 0.3 s is followed by none for 30 s of training."""
+    now, polls, tasks = [0.0], [], Tasks(print, "raise")
+    monkeypatch.setattr("perfhooks.record.loop.tasks.time.monotonic", lambda: now[0])
+
+    def poll():
+        polls.append(now[0])
+        now[0] += 0.3
+
+    monkeypatch.setattr(tasks, "poll", poll)
+    for _ in range(400):
+        now[0] += 0.1
+        tasks.poll_seldom()
+    assert len(polls) == 2
+    for number in range(QUEUE):
+        tasks.pending[str(number)] = FinishWindow(str(number), 0)
+    tasks.poll_seldom()
+    assert len(polls) == 3
 
 
 def test_a_worker_that_is_moved_ends_and_another_takes_its_place(tmp_path):

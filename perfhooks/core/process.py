@@ -17,6 +17,7 @@ Threads of perfhooks in a training are daemons: the watcher (`watch.watcher`), t
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import builtins
 import contextlib
@@ -25,6 +26,7 @@ import functools
 import os
 import sys
 from enum import IntEnum, auto
+from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks.core import handlers
@@ -91,6 +93,11 @@ def at_end(when: End, call: Callable[[], object]) -> None:
 
 def in_child(when: Child, call: Callable[[], object]) -> None:
     _in_child[when] = call
+
+
+def has_real_threads() -> bool:
+    """Return whether Python's threads are those of the system; gevent replaces them by greenlets of the main thread."""
+    return isinstance(_thread.start_new_thread, BuiltinFunctionType)
 
 
 def around_forks(before: Callable[[], object], in_parent: Callable[[], object]) -> None:

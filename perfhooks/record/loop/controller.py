@@ -264,7 +264,7 @@ class LoopController:
                 if step >= timeline.full_at:
                     windows.handover.write_timeline(self.loop)
                 if windows.handover.tasks.pending:
-                    windows.handover.tasks.poll()
+                    windows.handover.tasks.poll_seldom()
                 self._turn_at = self._next_due(step)
                 pulse.due = self._turn_at if windows.current is None else step + 1
                 if self.loop.inbox:

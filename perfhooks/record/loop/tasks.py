@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 QUEUE: Final = 8
 """Maximum windows that wait for the worker. Further windows are skipped."""
+_POLL_SHARE: Final = 0.01
+"""Maximum time of polls on the training thread, as a fraction of the training's time."""
 _LATER: Final = "`perfhooks report` finishes the remaining windows"
 
 
@@ -38,6 +40,7 @@ class Tasks:
         self._former: list[Worker] = []
         """Workers from before a pause, which end after their tasks."""
         self._deaths = 0
+        self._next_poll = 0.0
 
     def open(self, log: Path | None, *, starts_worker: bool = True) -> None:
         self._log = log
@@ -68,6 +71,17 @@ class Tasks:
             return
         self.pending[message.task] = message
         self.worker.send(message)
+
+    def poll_seldom(self) -> None:
+        """Poll the worker, if earlier polls took less than `_POLL_SHARE` of the time, or if the queue is full.
+
+        Beside busy threads, a poll can wait for the GIL for 0.3 s.
+        """
+        began = time.monotonic()
+        if began >= self._next_poll or self.windows_left >= QUEUE:
+            self.poll()
+            now = time.monotonic()
+            self._next_poll = now + (now - began) / _POLL_SHARE
 
     def poll(self, timeout: float = 0.0) -> None:
         for worker in [*self._former, self.worker]:

@@ -5,11 +5,9 @@ An error ends the watcher with one log line.
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import threading
 import time
-from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.core import process
@@ -163,7 +161,7 @@ _watcher = Watcher()
 
 
 def attach(loop: WatchedLoop) -> None:
-    if not isinstance(_thread.start_new_thread, BuiltinFunctionType):
+    if not process.has_real_threads():
         logger.debug("steps are not watched: gevent replaced threads by greenlets of the main thread")
         return
     try:

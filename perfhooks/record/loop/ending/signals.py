@@ -16,7 +16,6 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from types import BuiltinFunctionType
 from typing import Any, Final
 
 from typing_extensions import Self
@@ -133,8 +132,8 @@ class _SignalThread:
 
     def begin(self) -> bool:
         """Return False if another library uses the file descriptor, for example an event loop."""
-        if not isinstance(_thread.start_new_thread, BuiltinFunctionType):
-            return False  # replaced by gevent: its threads share the main thread, which a wait in C would block
+        if not process.has_real_threads():
+            return False  # greenlets share the main thread, which a wait in C would block
         self.noticed.clear()
         receiver, sender = socket.socketpair()
         sender.setblocking(False)

@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Final
 
-from perfhooks.core.process import THREADS
+from perfhooks.core.process import THREADS, has_real_threads
 from perfhooks.core.thread_time import CountedThread
 from perfhooks.record.loop.limits.budget import FIRST_STEPS_S
 
@@ -71,5 +71,7 @@ def _is_busy_for(seconds: float) -> bool:
 
 
 def _others() -> list[threading.Thread]:
+    if not has_real_threads():
+        return []
     here = threading.current_thread()
     return [thread for thread in threading.enumerate() if thread is not here and not thread.name.startswith(THREADS)]
