@@ -412,7 +412,7 @@ def test_profiler_started_inside_a_window_records_normally(launch, tmp_path):
         (["--handler", "stakcs", SCRIPT], "did you mean 'stacks'?"),
         (["--ranks", "some", SCRIPT], "ranks must be"),
         (["--patience", "-1", SCRIPT], "patience must be"),
-        (["--out", "memory://runs", SCRIPT], "out must be a folder, got 'memory://runs'"),
+        (["--out", "memory://runs", SCRIPT], "out must be a folder on a disk, got 'memory://runs'"),
         (["--keep-windows", "0", SCRIPT], "keep_windows must be an integer >= 1"),
     ],
 )

@@ -142,10 +142,10 @@ def test_rule_gets_values_and_texts_of_the_window(rule, found):
         ("raise ValueError('two\\nlines')", "ValueError: two lines"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("return 7", "TypeError"),
-        ("yield {'rule': 'own-rule'}", "must yield findings with its name"),
+        ("yield {'rule': 'own-rule'}", "must yield findings whose rule is 'own-rule'"),
         (
             "yield from window.finding(window.texts('other', own=RuleTexts(title='t')), None, evidence=[])",
-            "must yield findings with its name",
+            "must yield findings whose rule is 'own-rule'",
         ),
     ],
 )

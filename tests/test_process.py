@@ -49,7 +49,7 @@ def test_only_two_modules_register_for_ends_and_forks():
 
 
 def test_threads_are_started_only_in_listed_modules():
-    pattern = re.compile(r"threading\.(?:Thread|Timer)\(|start_new_thread")
+    pattern = re.compile(r"threading\.(?:Thread|Timer)\(|start_new_thread\(")
     found = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if pattern.search(path.read_text())}
     in_training = {
         "record/watch/watcher.py",

@@ -235,6 +235,7 @@ OPENS_FILES = {
     "trace/reading/packing.py": "the same",
     "report/handlers/tensorboard.py": "the same",
     "analysis/findings/texts/__init__.py": "files of the package",
+    "core/plugins.py": "entry points of installed packages",
     "trace/limits/peaks.py": "a file of the user's own settings",
     "analysis/comparison/baseline.py": "a file that the user names",
     "cli/actions/report.py": "the page that was just written",

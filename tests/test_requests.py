@@ -240,7 +240,7 @@ def test_command_and_signal_request_windows(tmp_path):
     """One loop: the command, two requests at once, a half-written file, a signal, a call of an old process."""
     folder = tmp_path / "r" / "requests"
     with Profiler(schedule="on request", out=tmp_path, run="r", poll=0.02, signal="USR2", **QUIET) as prof:
-        prof.step()
+        keep_stepping(prof, (tmp_path / "r" / "run.json").exists)
         results = []
         command = ["capture", str(tmp_path / "r"), "--steps", "2", "--shapes", "--timeout", "60"]
         thread = threading.Thread(target=lambda: results.append(CliRunner().invoke(app, command)))

@@ -213,7 +213,7 @@ def device_pauses(window: Evidence) -> Iterator[Finding]:
     thread ran operators or code between operators. Idle time does not count if the thread waited for data or the
     device, validated, saved, allocated memory, or did one-time work.
 
-    The fix was not measured: its gain depends on what the host does in the pauses.
+    Not measured: the gain of the fix depends on what the host does in the pauses.
     """
     if not window.is_device_traced:
         return

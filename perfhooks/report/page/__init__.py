@@ -32,6 +32,7 @@ def write(folder: Path, *, remote: str | None = None, title: str | None = None, 
         facts = {"title": title, "unread": [json_values.text(message, MAX_TEXT) for message in unread[:60]]}
         report = run_data.gather(folder) | json_values.facts(facts)
         stored = encoded(msgspec.convert(report, data.RunData))
+        del report["inputs"]  # the page of equal recordings has equal bytes
         findings = findings_file.to_json(findings_file.from_data(report))
         for name, content in ((PAGE_DATA, stored), (FINDINGS, findings), (PAGE, page.render(report))):
             with publish(folder / name) as file:
