@@ -75,6 +75,26 @@ def test_worker_ends_although_a_forked_child_has_the_channel(worker):
         os.waitpid(child, 0)
 
 
+def test_worker_waits_for_messages_on_a_channel_without_blocking(tmp_path, monkeypatch):
+    """As gevent makes each socket of a program."""
+    pair = socket.socketpair
+
+    def without_blocking():
+        ours, theirs = pair()
+        os.set_blocking(theirs.fileno(), False)
+        return ours, theirs
+
+    monkeypatch.setattr(socket, "socketpair", without_blocking)
+    worker = Worker(tmp_path / "worker.log")
+    own, deadline = os.getpriority(os.PRIO_PROCESS, 0), time.monotonic() + TIMEOUT
+    while os.getpriority(os.PRIO_PROCESS, worker.pid) < min(own + 10, 19) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    worker.send(WriteSteps("nowhere.raw", "nowhere.csv"))
+    assert answers(worker)[0].task == "nowhere.raw"
+    worker.leave(TIMEOUT)
+    assert (tmp_path / "worker.log").read_text().count("BlockingIOError") == 0
+
+
 def test_worker_has_a_lower_priority_than_the_training(worker):
     own, deadline = os.getpriority(os.PRIO_PROCESS, 0), time.monotonic() + TIMEOUT
     while os.getpriority(os.PRIO_PROCESS, worker.pid) < min(own + 10, 19) and time.monotonic() < deadline:

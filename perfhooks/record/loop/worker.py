@@ -43,9 +43,10 @@ def is_own(entry):
 own = [entry for entry in sys.path if is_own(entry)]
 import gc, json
 gc.disable()
+channel = int(sys.argv[2])
 if hasattr(os, "nice"):
     os.nice(10)
-channel = int(sys.argv[2])
+    os.set_blocking(channel, True)
 os.dup2(channel, 0)
 os.dup2(channel, 1)
 os.close(channel)
@@ -59,7 +60,8 @@ serve(unread, int(sys.argv[3]))
 """
 """Code of the worker. It imports nothing before the first message, so an idle worker stays small. Installed packages
 come first on its path, because the training's path may have another version of a dependency. Output of a sitecustomize
-goes to the log, not into the channel. The garbage collector would scan all modules several times during imports.
+goes to the log, not into the channel, which gevent makes non-blocking. The garbage collector would scan all modules
+several times during imports.
 """
 
 HERE: Final = str(Path(__file__).parents[3])
