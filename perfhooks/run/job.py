@@ -104,7 +104,6 @@ def _job_step() -> str | None:
 
 
 def _launch() -> str | None:
-    """Return a text that is unique to this launch and common to its ranks on this node."""
     return _of_torchrun() or (None if "SLURM_STEP_ID" in os.environ else _of_parent())
 
 

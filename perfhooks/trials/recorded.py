@@ -216,7 +216,6 @@ def _ns_by_name(costs: _Costs, trace: Trace) -> dict[str, float]:
 
 
 def _recorder_overhead(tables: Tables, row: Ints, step_added_ms: float) -> tuple[Ints, int]:
-    """Return the overhead of each call with all slices inside, and of a single slice, in ns."""
     trace = tables.trace
     rows = trace.rows(*HOST)
     is_recorded = _is_in_counted_step(tables, rows) & np.isin(trace.thread[rows], tables.marks.thread)

@@ -220,7 +220,6 @@ def _mean_variance(values: Values, freedom: int) -> Variance:
 
 
 def _choose_clock(pairs: Sequence[ProcessPair]) -> Clock:
-    """Return the clock to compare: CPU time under contention, if the threads computed for nearly the whole step."""
     sides = [[pair.counted[index] for pair in pairs] for index in range(2)]
     is_busy = max(_wait_ratio(side) or 0.0 for side in sides) >= BUSY
     return "processor" if is_busy and min(map(_runnable_ratio, sides)) >= NEARLY_ALL else "wall"

@@ -72,7 +72,6 @@ def _launches(window: Evidence, begin: int, end: int) -> Ints:
 
 @cached_per_trace
 def _uncounted(trace: Trace) -> Ints:
-    """Return a number for each name; names that differ only by a call count share a number."""
     matches = map(device_work.NUMBERED.match, trace.names)
     texts = [match[0] if match else name for match, name in zip(matches, trace.names, strict=True)]
     numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}

@@ -33,7 +33,6 @@ def of_ranks(ranks: Iterable[int], table: pl.DataFrame) -> dict[int, int]:
 
 
 def _count_kinds(table: pl.DataFrame) -> dict[int, Counts]:
-    """Return the maximum count per step of each kind, because first and last steps may be truncated."""
     operations = table.filter(pl.col("operation").is_not_null())
     kind = ("operation", "group_size")
     max_counts = operations.group_by("rank", "step", *kind).len().group_by("rank", *kind).agg(pl.col("len").max())

@@ -119,7 +119,6 @@ class Sampler:
 
 
 def _is_evaluating(ident: int) -> bool:
-    """Return whether the outermost module is in evaluation mode, or inside a function without gradients."""
     call = None
     is_without_gradients = False
     for frame in islice(outwards(innermost_of(ident)), 200):

@@ -221,7 +221,6 @@ def _cut_at_launch(trace: Trace, gaps: _Gaps, selected: Ints) -> tuple[CauseInte
 
 
 def _awaited_events(trace: Trace, work: Ints) -> Ints:
-    """Return, for each work, the last call after the previous launch that made the stream wait, or -1."""
     reported = trace.named(Kind.SYNC, names=(_STREAM_WAITS,))
     if not len(reported):
         return np.full(len(work), -1)
@@ -284,7 +283,6 @@ def _places_in_step(trace: Trace, gaps: _Gaps, marks: step_marks.MarkedSteps, se
 
 
 def _by_host_activity(trace: Trace, gaps: CauseIntervals, thread: Ints, main: Ints) -> list[CauseIntervals]:
-    """Cut intervals by the activity of ``thread``, otherwise of the thread of the steps (``main``)."""
     first = _by_thread_activity(trace, gaps, thread)
     of_step = main == thread
     second_thread = np.where(of_step, _second_thread(trace), main)
