@@ -370,6 +370,21 @@ def test_errors_of_handlers_do_not_interrupt_the_end(tmp_path):
     assert list(tmp_path.glob("runs/*/report.html")), done.stderr
 
 
+def test_work_is_done_in_a_thread_that_cannot_change_handlers():
+    """As if a program that embeds Python ends it in another thread."""
+    before, done = signal.signal(signal.SIGALRM, lambda *_: None), []
+
+    def work():
+        with contained():
+            done.append(True)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(TIMEOUT)
+    signal.signal(signal.SIGALRM, before)
+    assert done == [True]
+
+
 @pytest.mark.parametrize("error", [TimeoutError, SystemExit, KeyboardInterrupt])
 def test_contained_handler_runs_without_its_error(error):
     calls = []

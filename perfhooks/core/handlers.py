@@ -62,11 +62,11 @@ class _Contained:
 
 
 def _contain_all() -> None:
-    is_done = False
-    while not is_done:
-        with contextlib.suppress(BaseException):  # raised by a handler that is not contained yet
-            for number in signal.valid_signals() - {signal.SIGINT}:
-                handler = signal.getsignal(number)
-                if callable(handler) and not str(getattr(handler, "__module__", "")).startswith("perfhooks"):
-                    signal.signal(number, _Contained(handler))
-            is_done = True
+    try:
+        for number in signal.valid_signals() - {signal.SIGINT}:
+            handler = signal.getsignal(number)
+            if callable(handler) and not str(getattr(handler, "__module__", "")).startswith("perfhooks"):
+                signal.signal(number, _Contained(handler))
+    except BaseException as error:  # noqa: BLE001 -- the work at the end must begin
+        if is_of_handler(error):  # of one that is not contained yet
+            _contain_all()

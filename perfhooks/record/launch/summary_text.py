@@ -43,7 +43,7 @@ def _has_report(folder: Path) -> bool:
         captures = [window.capture for window in run.recorded]
         wants_page = any(recipe.get("type") == "page" for capture in captures for recipe in capture.handlers)
         is_done = not run.is_written and all(capture.state == "done" for capture in captures)
-        return is_done and (not wants_page or has_current_report(folder))
+        return is_done and (not wants_page or has_current_report(run))
     except PerfhooksError:
         return True
 
@@ -68,9 +68,8 @@ def _where(folder: Path, *, is_incomplete: bool) -> str:
 def _facts(folder: Path) -> tuple[RunSummary | None, str]:
     summary, line = None, ""
     with guard(f"reading {folder}"):
-        summary = read_summary(folder)
-        if summary is None or not has_current_report(folder):
-            run = FinishedRun(folder, brief=True)
+        summary, run = read_summary(folder), FinishedRun(folder, brief=True)
+        if summary is None or not has_current_report(run):
             last = run.last()
             line = "" if last is None else last.capture.line or f"{last.name} is recorded"
             # an old report has other numbers than `perfhooks show`

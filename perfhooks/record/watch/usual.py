@@ -42,8 +42,8 @@ class UsualSteps:
             # the loop is never in a model, even if all samples are
             self.prefix = tuple(dropwhile(lambda frame: frames.is_torch(frame.file), shared[::-1]))[::-1]
 
-    def count(self, spent_ns: int, waited_ns: int | None) -> None:
-        self._spent, self._waited = 0.9 * self._spent + spent_ns, 0.9 * self._waited + (waited_ns or 0)
+    def count(self, spent_ns: int, waited_ns: int) -> None:
+        self._spent, self._waited = 0.9 * self._spent + spent_ns, 0.9 * self._waited + waited_ns
 
     @property
     def waiting(self) -> float | None:

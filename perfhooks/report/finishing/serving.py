@@ -29,6 +29,7 @@ from perfhooks.report.finishing.messages import (
     encode,
 )
 from perfhooks.report.page.run_summary import has_current_report
+from perfhooks.run.finished import FinishedRun
 from perfhooks.run.folder import Run
 from perfhooks.run.layout import PAGE
 
@@ -120,7 +121,7 @@ class Reports:
         """Add the last steps to the reports of a training that was killed."""
         for run, task in self._tasks.items():
             with guard("updating the report"):
-                if (run.folder / PAGE).exists() and not has_current_report(run.folder):
+                if (run.folder / PAGE).exists() and not has_current_report(FinishedRun(run.folder, brief=True)):
                     update_report(task.place, task.permit)
 
     def upload_rest(self) -> None:

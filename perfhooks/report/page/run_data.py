@@ -186,8 +186,8 @@ def _add_mfu(summary: dict[str, Any], explanation: dict[str, Any], idle_ms: floa
         return summary
     mfu = f"MFU {100 * explanation['least_ms'] / wall:.3g}%"
     sentence = (
-        f"{mfu}: at the dense peaks of the device, the operations of {explanation['steps']} would take this part of "
-        f"the {words.ms(wall)} of a step."
+        f"{mfu}: at the dense peaks of the device, the operations of {explanation['steps']} would take this "
+        f"percentage of the {words.ms(wall)} of a step."
     )
     return summary | {"limits": [*summary.get("limits", ()), sentence]}
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from perfhooks.core import labels, words
-from perfhooks.run.finished import FinishedRun
 from perfhooks.run.layout import PAGE_DATA
 from perfhooks.run.reading import read_json
 from perfhooks.run.timeline import in_timeline
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from perfhooks.run.finished import FinishedRun
     from perfhooks.run.steps import Counted, Steps
 
 UNITS: Final = {"batches": "batch", "call": "call", "backward": "backward pass"}
@@ -91,10 +91,10 @@ def read_summary(folder: Path) -> RunSummary | None:
         return None
 
 
-def has_current_report(folder: Path) -> bool:
+def has_current_report(run: FinishedRun) -> bool:
     """Return whether the report includes the present files of the run."""
     try:
-        return _read(folder).inputs == FinishedRun(folder, brief=True).inputs
+        return _read(run.folder).inputs == run.inputs
     except FileNotFoundError:
         return False
 
