@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 import typing
@@ -340,6 +341,27 @@ def test_sitecustomize_of_the_user_runs_too(tmp_path):
         env={"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
     )  # fmt: skip
     assert (code, out.split()) == (0, ["True", str(tmp_path)]), err
+
+
+def test_import_hooks_of_other_tools_still_run(tmp_path):
+    hook = """
+        import importlib.util, sys
+        class Finder:
+            def find_spec(self, name, path=None, target=None):
+                if name == "torch.optim.optimizer":
+                    sys.meta_path.remove(self)
+                    spec = importlib.util.find_spec(name)
+                    execute = spec.loader.exec_module
+                    spec.loader.exec_module = lambda module: (execute(module), print("theirs"))
+                    return spec
+        sys.meta_path.insert(1, Finder())
+    """
+    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(hook))
+    code, out, err = done(
+        tmp_path, *RUN, sys.executable, "-c", "import torch",
+        env={"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
+    )  # fmt: skip
+    assert (code, out) == (0, "theirs\n"), err
 
 
 def test_reason_for_no_recording_is_printed(tmp_path):

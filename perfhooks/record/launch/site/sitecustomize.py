@@ -96,8 +96,13 @@ def is_shadowed(name: str) -> bool:
 
 
 def watch_loader(loader: Any, name: str) -> None:
+    theirs = vars(loader).get("exec_module")  # of another tool
+
     def exec_module(module: Any) -> None:
-        del loader.exec_module
+        if theirs is None:
+            del loader.exec_module
+        else:
+            loader.exec_module = theirs
         try:
             loader.exec_module(module)
         except BaseException as error:
