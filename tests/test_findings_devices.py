@@ -1446,12 +1446,11 @@ def test_title_evidence_and_gain_of_waits_have_one_basis(tmp_path, wait):
 
 
 def test_gain_names_the_unprofiled_step(tmp_path):
-    """Title and evidence are for profiled steps."""
     cost = Cost(idle_step_ms=8.0, recorded_step_ms=10.0)
     (finding,) = found_in(tmp_path, made_of(many_launches), capture=replace(WHOLE, cost=cost))
     assert finding.title.startswith("The device idles for 8 ms of a step")
     assert finding.gain_ms == pytest.approx(6, rel=0.02)
-    said = "The gain is for an unprofiled step of 8 ms; title and evidence are for profiled steps of 10 ms."
+    said = "Title and gain are for an unprofiled step of 8 ms; the evidence is for profiled steps of 10 ms."
     assert finding.basis == said
     assert estimate(vars(finding)).endswith(f". {said}")
     (finding,) = found_in(tmp_path, made_of(many_launches))

@@ -8,6 +8,7 @@ import pytest
 from perfhooks import testing
 from perfhooks.analysis import findings
 from perfhooks.analysis.findings.finding import scale_to_unprofiled
+from perfhooks.core import words
 from perfhooks.report.page import window_data
 from perfhooks.run.capture import Capture, Cost
 from perfhooks.run.circumstances import Circumstances, Loader
@@ -51,7 +52,7 @@ def test_a_large_part_without_a_name_is_a_finding(tmp_path):
         ),
     )
     finding = found(WHOLE, trace)["unnamed-time"]
-    assert finding.title == "Code outside of torch takes 30 ms of a step, 30%."
+    assert finding.title == "Code outside of torch takes 30 ms of a step."
     assert (finding.gain_ms, finding.is_bound) == (pytest.approx(30), True)
     assert list(finding.lines) == [
         "30 ms outside of torch operators and of all named parts of the step",
@@ -504,6 +505,23 @@ def test_findings_use_unprofiled_steps_that_follow_later(tmp_path):
     assert scale_to_unprofiled([row], 100.0, 60.0, 0.1) == []
     again = scale_to_unprofiled([found], 100.0, 30.0, 20.0)[0]
     assert sum("own clock" in line["text"] for line in again["evidence"]) == 1
+
+
+@pytest.mark.parametrize("idle_ms", [60.0, 100.0, 150.0])
+def test_title_and_gain_are_for_the_same_step(idle_ms, tmp_path):
+    (row,) = msgspec.to_builtins(findings.find(WHOLE, trace_of(tmp_path, half_named(60))))
+    (again,) = scale_to_unprofiled([row], 100.0, idle_ms, None)
+    (back,) = scale_to_unprofiled([again], 100.0, 100.0, None)
+    assert again["values"]["unnamed_ms"]["value"] == pytest.approx(again["gain_ms"])
+    assert again["title"] == f"Code outside of torch takes {words.ms(again['gain_ms'])} of a step."
+    assert again["gain_percent"] >= row["gain_percent"] - 1e-6
+    assert back["title"] == row["title"]
+
+
+def test_title_and_gain_are_for_the_same_step_at_once(tmp_path):
+    known = replace(WHOLE, cost=Cost(idle_step_ms=80.0, recorded_step_ms=100.0))
+    finding = found(known, trace_of(tmp_path, half_named(60)))["unnamed-time"]
+    assert finding.title == f"Code outside of torch takes {words.ms(finding.gain_ms)} of a step."
 
 
 def test_recording_overhead_is_subtracted_from_gains():

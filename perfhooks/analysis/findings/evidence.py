@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from perfhooks.analysis.findings import frameworks, texts
-from perfhooks.analysis.findings.finding import Finding, basis, unprofiled_gain
+from perfhooks.analysis.findings.finding import Finding, basis, unprofiled_ratio
 from perfhooks.analysis.findings.texts import EvidenceLine, FindingText, RuleTexts
 from perfhooks.analysis.findings.window_steps import WindowSteps
 from perfhooks.trace.kinds import HOST, Kind
@@ -341,7 +341,7 @@ class Evidence(WindowSteps):
         the gain. With ``is_wait``, the gain must also exceed the CPU wait of the step thread, because CPU contention
         lengthens waits most.
         """
-        share, basis_text, is_bound = 0.0, "", gain_ms is not None and (self.is_busy or not is_measured)
+        share, times, basis_text, is_bound = 0.0, 1.0, "", gain_ms is not None and (self.is_busy or not is_measured)
         profiled_ms, estimate = gain_ms, text.estimate
         if is_bound and bound_ms is not None:
             profiled_ms, estimate = bound_ms, str(texts.shared("bound"))
@@ -353,8 +353,10 @@ class Evidence(WindowSteps):
             share = self.overhead_share(profiled_ms, of)
             if self.is_busy and of is not None:
                 share = max(share, self.share(profiled_ms))
-            gain_ms = unprofiled_gain(profiled_ms, share, self.step_ms, self.unprofiled_ms)
-            most_ms = unprofiled_gain(affected_ms, share, self.step_ms, self.unprofiled_ms)
+            ratio = unprofiled_ratio(profiled_ms, share, self.step_ms, self.unprofiled_ms)
+            gain_ms, most_ms = profiled_ms * ratio, min(affected_ms * ratio, self.unprofiled_ms)
+            if wait_ms is None and affected_ms:
+                times = most_ms / affected_ms
             least = NOTABLE + (cpu_wait if is_wait and self.is_busy else 0.0)
             if gain_ms <= 0 or gain_ms < least * self.unprofiled_ms:
                 return
@@ -362,7 +364,7 @@ class Evidence(WindowSteps):
             estimate = str(texts.shared(doubt, estimate=estimate))
             if self.capture.cost.idle_step_ms and wait_ms is None:
                 basis_text = basis(self.step_ms, self.unprofiled_ms)
-        yield Finding.of_text(
+        finding = Finding.of_text(
             text,
             gain_ms=gain_ms,
             gain_percent=None if gain_ms is None else 100 * gain_ms / (self.unprofiled_ms or 1.0),
@@ -378,6 +380,7 @@ class Evidence(WindowSteps):
             most_ms=most_ms,
             basis=basis_text,
         )
+        yield finding.scaled(times)
 
 
 def top_lines(sources: Sequence[tuple[str | EvidenceLine, float]], limit: int = 3) -> list[EvidenceLine]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -82,6 +82,9 @@ class Finding:
         texts_of_rule = {"title": text.title, "estimate": text.estimate, "advice": text.fix, "code": text.code}
         return cls(**{"rule": text.rule, "values": text.values, "version": text.version, **texts_of_rule, **facts})
 
+    def scaled(self, ratio: float) -> Self:
+        return replace(self, **scaled_title(self.rule, self.version, self.values, ratio))
+
     @property
     def lines(self) -> tuple[str, ...]:
         return tuple(map(str, self.evidence))
@@ -107,7 +110,6 @@ def gain(finding: Mapping[str, Any]) -> str:
 
 
 def estimate(finding: Mapping[str, Any]) -> str:
-    """Return how the gain was estimated, and for which steps."""
     return " ".join(filter(None, [finding["estimate"], finding.get("basis", "")]))
 
 
@@ -126,9 +128,23 @@ def first_rank_findings(window: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{**row, "title": f"{name}{row['title']}"} for row in summary.get("findings", {}).get("rows", ())]
 
 
-def unprofiled_gain(profiled_ms: float, overhead_share: float, profiled_step_ms: float, step_ms: float) -> float:
-    added = max(profiled_step_ms - step_ms, 0.0)
-    return min(max(profiled_ms - overhead_share * added, 0.0), step_ms)
+def unprofiled_ratio(profiled_ms: float, overhead_share: float, profiled_step_ms: float, step_ms: float) -> float:
+    if not profiled_ms or not profiled_step_ms:
+        return 1.0
+    added, slower = max(profiled_step_ms - step_ms, 0.0), max(step_ms / profiled_step_ms, 1.0)
+    return min(max(profiled_ms * slower - overhead_share * added, 0.0), step_ms) / profiled_ms
+
+
+def scaled_title(rule: str, version: str, values: Mapping[str, Value], ratio: float) -> dict[str, Any]:
+    """Return title and values; nothing for a plugin's rule."""
+    if not (texts.FOLDER / f"{rule}.toml").exists():
+        return {}
+    numbers = {
+        name: value.value * ratio if value.unit == "ms" and isinstance(value.value, (int, float)) else value.value
+        for name, value in values.items()
+    }
+    text = FindingText(rule, numbers, [version])
+    return {"title": text.title, "values": text.values}
 
 
 def basis(profiled_step_ms: float, step_ms: float) -> str:
@@ -164,8 +180,12 @@ def scale_to_unprofiled(
             new |= msgspec.to_builtins({**title, "evidence": [clock, *lines]})
         else:
             overhead_share = row.get("overhead_share", 0.0)
-            saved = unprofiled_gain(profiled_ms, overhead_share, profiled_step_ms, step_ms)
-            most_ms = unprofiled_gain(row.get("affected_ms") or 0.0, overhead_share, profiled_step_ms, step_ms)
+            ratio = unprofiled_ratio(profiled_ms, overhead_share, profiled_step_ms, step_ms)
+            saved, most_ms = profiled_ms * ratio, min((row.get("affected_ms") or 0.0) * ratio, step_ms)
+            if row.get("most_ms") and not wait_ms:
+                values = msgspec.convert(row["values"], dict[str, Value])
+                title = scaled_title(row["rule"], row.get("version", ""), values, most_ms / row["most_ms"])
+                new |= msgspec.to_builtins(title)
             new["basis"] = basis(profiled_step_ms, step_ms)
         if saved >= NOTABLE * step_ms:
             rows.append(new | {"gain_ms": saved, "gain_percent": 100 * saved / step_ms, "most_ms": most_ms})

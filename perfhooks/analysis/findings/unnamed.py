@@ -35,7 +35,6 @@ def unnamed_time(window: Evidence) -> Iterator[Finding]:
         UNNAMED,
         "" if has_stacks else "without-stacks",
         unnamed_ms=unnamed_ms,
-        share=1 - window.named_share,
         option=window.option("with_stack"),
         recording=frameworks.stacks(window.circumstances),
     )
