@@ -170,6 +170,15 @@ def test_fetches_and_calls_belong_to_validation_or_to_training(marks, found):
     assert classify(spelled(marks), [0] * len(spelled(marks))) == spelled(found)
 
 
+@pytest.mark.parametrize("zeroed", [150, 350])
+def test_zeroed_gradients_do_not_make_a_teacher_a_validation(tmp_path, zeroed):
+    teacher, student = (labels.AUTOMATIC[part] for part in ("validation", "forward"))
+    events = [annotation(LOADER, 0, 100), annotation(teacher, 100, 140), annotation(student, 200, 300)]
+    events += [annotation("Optimizer.zero_grad#SGD.zero_grad", zeroed, zeroed + 10)]
+    events += [annotation(labels.AUTOMATIC["backward"], 400, 500), annotation("Optimizer.step#SGD.step", 500, 600)]
+    assert parts(tmp_path, events) == {"data": 100, "forward": 140, "backward": 100, "optimizer": 110, "other": 550}
+
+
 def test_labels_of_the_user_stay_unchanged(tmp_path):
     """A fetch that was labelled is data, whatever follows."""
     events = [annotation("data", 0, 100), annotation(labels.AUTOMATIC["validation"], 200, 300)]

@@ -7,7 +7,7 @@ import numpy as np
 from perfhooks.core import labels
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import communication, device_work, operators, part_names
-from perfhooks.trace.names.ranges import COMPILED_REGION, LOADER
+from perfhooks.trace.names.ranges import COMPILED_REGION, LOADER, UPDATE
 from perfhooks.trace.nesting import host, intervals, phases, validations
 from perfhooks.trace.nesting.spans import Spans, from_moments, layered
 from perfhooks.trace.once import cached_per_trace
@@ -35,6 +35,7 @@ class _PartSources(NamedTuple):
     fetches: _PartSlices
     automatic: _PartSlices
     ranges: _PartSlices
+    updates: _PartSlices
     compiled: _PartSlices
     frames: _PartSlices
     copies: _PartSlices
@@ -62,7 +63,7 @@ def of_thread(trace: Trace, thread: int) -> dict[str, Intervals]:
 
     `validations` separates ``validation``.
     """
-    written, fetches, automatic, ranges, compiled, frames, copies, collectives, losses, marks = (
+    written, fetches, automatic, ranges, updates, compiled, frames, copies, collectives, losses, marks = (
         source.on(thread) for source in _part_sources(trace)
     )
     first, last = np.searchsorted(trace.thread, [thread, thread + 1])
@@ -74,7 +75,7 @@ def of_thread(trace: Trace, thread: int) -> dict[str, Intervals]:
     ) and (not phases.are_on(trace, thread, extent)):
         return dict.fromkeys(labels.PARTS, intervals.nothing())
     optimizers = from_moments({labels.OPTIMIZER: ranges.of(labels.OPTIMIZER)})
-    fetches, copies, automatic = _correct_validations(written, [fetches, copies, automatic], [optimizers, losses])
+    fetches, copies, automatic = _correct_validations(written, [fetches, copies, automatic], [updates, losses])
     edges = [spans.edges for spans in (written, fetches, automatic, optimizers, marks)]
     breaks = intervals.distinct(*edges)
     backward = phases.backward(trace, thread, extent, intervals.distinct(breaks, frames.of(labels.FORWARD)[:, 0]))
@@ -104,6 +105,7 @@ def _part_sources(trace: Trace) -> _PartSources:
         fetches=_slices_of(trace, loader, labels.DATA),
         automatic=_slices_by_name(trace, part_names.of_automatic, Kind.ANNOTATION),
         ranges=_slices_by_name(trace, part_names.of_range, Kind.ANNOTATION, Kind.OP),
+        updates=_slices_of(trace, trace.named(Kind.ANNOTATION, Kind.OP, prefix=UPDATE), labels.OPTIMIZER),
         compiled=_slices_of(trace, trace.named(Kind.ANNOTATION, Kind.OP, prefix=COMPILED_REGION), labels.FORWARD),
         frames=_slices_by_name(trace, part_names.of_frame, Kind.PYTHON, outermost=True),
         copies=_slices_of(trace, _host_copies(trace), labels.TRANSFER),
