@@ -1,4 +1,4 @@
-"""Bounds of numbers and sizes in valid traces. Other numbers are damaged."""
+"""Bounds of numbers and sizes in valid traces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIN_RECORDS: Final = 8
 records.
 """
 APART_NS: Final = 60 * 10**9
-"""Minimum distance of times from different clocks, in ns. A recording has no pause of a minute."""
+"""Times further apart than this, in ns, come from different clocks, because no recording pauses for a minute."""
 
 FLOOR: Final = 256_000_000
 """Limit of unpacked bytes for small archives, and for archives of unknown size."""

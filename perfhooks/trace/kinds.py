@@ -17,14 +17,14 @@ class Kind(enum.IntEnum):
     COPY = 6
     SET = 7
     DEVICE_ANNOTATION = 8
-    """Extent of a label on a stream; not device work."""
+    """Copy of a label on a stream (``gpu_user_annotation``); not device work."""
     SYNC = 9
     OVERHEAD = 10
     SPAN = 11
 
 
 class Lane(enum.IntEnum):
-    """A group of kinds whose slices may nest in each other. It separates a stream from a thread of equal number."""
+    """Group of kinds whose slices may nest in each other. A stream and a thread with equal numbers differ in it."""
 
     HOST = 0
     DEVICE = 1

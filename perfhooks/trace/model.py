@@ -34,7 +34,7 @@ class Thread(NamedTuple):
 @dataclass(frozen=True)
 class Doubt:
     name: str
-    """Identifier for programs: ``cut-off``, ``dropped-events``, ..."""
+    """Machine-readable name of the problem: ``cut-off``, ``dropped-events``, ..."""
     count: int
     text: str
 
@@ -154,7 +154,7 @@ class Trace:
         return np.flatnonzero(is_selected)
 
     def matching(self, pattern: re.Pattern[str], rows: Ints) -> Flags:
-        """Return which rows have a name that matches. Each name is tested once."""
+        """Return a flag for each row: whether its name matches."""
         name_numbers = self.name[rows]
         numbers = np.flatnonzero(np.bincount(name_numbers, minlength=1)) if len(name_numbers) else name_numbers
         is_match = np.zeros(len(self.names) + 1, np.bool_)
@@ -162,7 +162,7 @@ class Trace:
         return is_match[name_numbers]
 
     def chosen(self, is_wanted: Callable[[str], object], *kinds: Kind) -> Ints:
-        """Return the rows of the given kinds whose name matches. Each name is tested once."""
+        """Return the rows of these kinds whose name passes ``is_wanted``."""
         numbers = [number for number in self.names_of(*kinds) if is_wanted(self.names[number])]
         if not numbers:
             return np.empty(0, np.int64)

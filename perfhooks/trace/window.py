@@ -68,7 +68,7 @@ class Tables:
 
     @property
     def marks(self) -> step_marks.MarkedSteps:
-        """All marks of steps, including steps that do not count."""
+        """All ``ProfilerStep`` marks, including steps that do not count."""
         return step_marks.find(self.trace)
 
     @property

@@ -21,13 +21,19 @@ _INTEGER: Final = re.compile(r"-?\d+")
 
 
 def by_torch_per_call(trace: Trace, rows: Ints) -> Ints:
-    """Return the operations that torch's profiler counts for each call, or -1; redispatched calls count once."""
+    """Return the operations that torch's profiler counts for each call, or -1.
+
+    Calls that a dispatch mode repeats count once.
+    """
     operations, counts = redispatch.resolved(trace, rows, per_call(trace, rows, _KNOWN))
     return np.where((per_call(trace, rows, BY_TORCH) >= 0) & counts, operations, -1)
 
 
 def missed_per_call(trace: Trace, rows: Ints, parent: Ints) -> Ints:
-    """Return the operations of each call that torch's profiler omits; -1 for other calls, and inside counted calls."""
+    """Return the operations of each call that torch's profiler omits; -1 for other calls.
+
+    Calls inside a counted call also have -1.
+    """
     missed, _ = redispatch.resolved(trace, rows, per_call(trace, rows, _KNOWN))
     missed[per_call(trace, rows, MISSED_BY_TORCH) < 0] = -1
     has_operations = (missed > 0) | (per_call(trace, rows, BY_TORCH) > 0)
@@ -91,7 +97,7 @@ convolution 2·N·C_in·C_out·H_out·W_out·k_h·k_w / groups; element-wise ope
 
 
 def _direct_convolution(image: Shape, weight: Shape, options: list[str]) -> int:
-    """Return 2·N·|weight|·|output positions|. ``options`` are stride, padding, dilation."""
+    """Return 2·N·|weight|·|output positions|."""
     space = image[2:]
     stride, padding, dilation = (_numbers_per_dimension(argument, len(space)) for argument in options)
     return 2 * image[0] * math.prod(weight) * math.prod(positions(space, weight[2:], (stride, padding, dilation)))
@@ -125,7 +131,7 @@ def mask(argument: str) -> list[bool]:
 def _attention(query: Shape, key: Shape, value: Shape, products: tuple[int, int]) -> int:
     """Return 2 operations per multiply-add of all matrix products; shapes are batch, heads, length, size.
 
-    ``products`` are two numbers of matrix products: with the head size of the keys, and with that of the values.
+    ``products`` are the numbers of matrix products with the head size of the keys, and with that of the values.
     """
     batch, heads, queries, size = query
     return 2 * math.prod([batch, heads, queries, key[2]]) * (products[0] * size + products[1] * value[3])
@@ -147,7 +153,7 @@ def _heads_first(shape: Shape) -> Shape:
 def _kernel_attention(first: int, ragged: int, products: tuple[int, int]) -> Formula:
     """Return the formula for kernels with the heads in the third dimension.
 
-    ``first`` is the index of the query. Calls with sequence lengths (argument ``ragged``) have no value.
+    ``first`` is the argument index of the query. Calls with sequence lengths (argument ``ragged``) have no value.
     """
 
     def formula(call: Call) -> int | None:

@@ -44,14 +44,14 @@ class CallCosts(NamedTuple):
     row: Ints
     flops: Ints
     bytes: Ints
-    """Minimum bytes to move; -1 if unknown."""
+    """Minimum bytes to move."""
     type: Column
     """Index of the computing type in `datasheets.TYPES`; -1 if the call only moves data."""
     outer: Ints
     time: Ints
     """Time of device work in ns, with nested calls. Without a traced device: time of the call."""
     kernels: Ints
-    """Pieces of device work, nested calls included. Without a traced device: 1."""
+    """Number of kernels, copies and memsets, with nested calls. Without a traced device: 1."""
     of_work: Ints
 
 
@@ -184,7 +184,7 @@ def _ratio(above: Ints, below: Ints) -> pl.Series:
 
 @cached_per_trace
 def of_calls(trace: Trace) -> dict[str, Ints]:
-    """Return the terms of `SUMS` for each of `calls`. An outer call already includes its nested calls."""
+    """Return the values of `SUMS` for each of `calls`. An outer call includes its nested calls."""
     costs = calls(trace)
     is_lost = not trace.is_device_traced and len(missing_work.lost_launches(trace)) > 0
     # if device work was lost, only the time of launches remains
@@ -194,7 +194,7 @@ def of_calls(trace: Trace) -> dict[str, Ints]:
 
 @cached_per_trace
 def of_work(trace: Trace) -> dict[str, Ints]:
-    """Return the terms of `SUMS` for each of `Trace.device_rows`, from the launching operator.
+    """Return the values of `SUMS` for each of `Trace.device_rows`, from the launching operator.
 
     Operations are unknown if the call launched several kernels for matrix products.
     """

@@ -72,9 +72,9 @@ def resolved(trace: Trace, rows: Ints, values: Ints) -> tuple[Ints, Flags]:
 
 
 def _inner_calls(trace: Trace, rows: Ints, values: Ints) -> tuple[dict[int, list[int]], list[int]]:
-    """Return, by outer call, the calls with values inside its dispatcher, and the holder of each call.
+    """Return the calls inside the dispatcher of each outer call, and the innermost call around each call.
 
-    A holder is the innermost outer call with a value, or -1 if a dispatcher is between both calls.
+    Calls without a value are ignored. The innermost call is -1 if a dispatcher is between both calls.
     """
     if not (_dispatcher(trace) >= 0).any():
         return {}, []

@@ -215,9 +215,9 @@ def _channels(call: Call) -> int:
 
 
 def _gradients(read: Sequence[int], written: Sequence[int], flags: int | None = None) -> Formula:
-    """Add the bytes of the inputs and of the requested gradients: each is as large as its tensor in ``written``.
+    """Return a formula for the bytes of the arguments ``read``, and of the gradients of the arguments ``written``.
 
-    ``flags`` is the index of the argument with the requested gradients (default: all).
+    ``flags`` is the index of the argument that selects gradients (default: all).
     """
 
     def formula(call: Call) -> int:

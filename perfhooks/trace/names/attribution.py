@@ -21,11 +21,11 @@ _STARTS: Final = re.compile(r"torch/(?:autograd/profiler|profiler/profiler)\.py\
 
 
 def lines(trace: Trace, rows: Ints, owners: Owners = (), *, otherwise: bool = False) -> list[str | None]:
-    """Return the innermost line of the user around each host slice (or -1); None without a line.
+    """Return the innermost code line of the user around each host slice; None without a line, and for row -1.
 
-    If an installed package runs inside of it, its line follows: ``train.py(5): main, in lightning/pytorch/x.py(7):
-    fit``. The number is the first line of the function. With ``otherwise``, any line except those of perfhooks replaces
-    a missing one.
+    If an installed package runs inside of it, the line of the package follows: ``train.py(5): main, in
+    lightning/pytorch/x.py(7): fit``. The number is the first line of the function. With ``otherwise``, any line outside
+    of perfhooks replaces a missing line.
     """
     preference = PREFERENCE[: 3 if otherwise else 2]
     frames_by_origin = [_innermost_frame(trace, rows, origins, owners).tolist() for origins in preference]
@@ -38,10 +38,7 @@ def of_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], I
 
 
 def at_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], Ints]:
-    """Return the lines that run during each slice, in the form of `of_rows`.
-
-    For a Python frame, the line is the frame's own.
-    """
+    """Return the code line that runs in each slice, in the form of `of_rows`. A Python frame has its own line."""
     tree = host.tree(trace)
     names, parent = trace.name[tree.row], tree.nesting.parent
     frames = [nearest(parent, tree.entry[rows], names_of(trace, origins, owners)[names]) for origins in PREFERENCE]
@@ -81,7 +78,7 @@ def _frame_name(trace: Trace, frame: int) -> str | None:
 def open_at_start(trace: Trace) -> frozenset[int]:
     """Return the frames that were open when the recording began.
 
-    The number of such a frame is the line that ran at that time.
+    The line number in the name of such a frame is the line that ran at that time.
     """
     tree = host.tree(trace)
     frames = np.flatnonzero(trace.kind[tree.row] == Kind.PYTHON)

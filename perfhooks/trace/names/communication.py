@@ -21,7 +21,7 @@ class Library(NamedTuple):
     """Regular expression for names of kernels, without regard to case."""
     source: str
     operation: str | None = None
-    """Operation of all these kernels, if their names lack it."""
+    """Collective operation of all matching kernels, if their names lack it."""
 
 
 LIBRARIES: Final = (
@@ -108,7 +108,7 @@ ON_HOST: Final = ("gloo:", "mpi:", "ucc:")
 _CALLING: Final = rf"{RECORD}$|(?:{_BACKENDS}):|c10d::"
 OPERATORS: Final = rf"^(?:{_CALLING}|_?c10d_functional|symm_mem::)"
 ON_THREAD: Final = re.compile(rf"^(?:{_CALLING}|_c10d_functional::wait)")
-"""Operators that block their thread for a collective. Of functional collectives, only the wait blocks."""
+"""Operators that block their thread for a collective. For functional collectives, this is the wait."""
 
 
 @functools.cache

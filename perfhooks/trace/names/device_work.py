@@ -18,7 +18,7 @@ UNALIGNED: Final = rf"^(?!.*(?:simt|d884)).*(?:(?:{HALF}).*align[124]\b|(?:s1688
 load fewer.
 """
 GEMV: Final = r"(?i)^(?:[^<(]|\(anonymous namespace\))*(?:gemv|mat_?vec)|\bkernel::gemv"
-"""Kernel names of GEMVs. Other kernels of cuBLAS have parameters of the type ``cublasGemvTensorStridedBatched``."""
+"""Kernel names of GEMVs, not parameter types such as cuBLAS's ``cublasGemvTensorStridedBatched``."""
 LAYOUT: Final = r"nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|^batched_transpose_\d+x\d+"
 """Kernels of cuDNN and MIOpen that convert between channels first and channels last."""
 _OWN_NAME: Final = re.compile(r"(?:void )?([^<(]+?)(?:_\d+)*(?=[<(]|$)")

@@ -106,7 +106,7 @@ OTHER: Final = Device(type="", module="torch.accelerator")
 
 
 def of_trace(trace: Trace) -> Device:
-    """Return the kind of device that a trace is about; NVIDIA's if nothing else is known."""
+    """Return the kind of the traced device; NVIDIA's if the trace does not contain it."""
     if trace.is_npu:
         return ASCEND
     properties = trace.metadata.get("deviceProperties")

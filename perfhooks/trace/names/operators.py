@@ -63,7 +63,7 @@ FUSED_ATTENTION: Final = tuple(
         "fused_attention_overrideable",
     )
 )
-"""Operators that `ATTENTION` calls. Their gradients have the suffix ``_backward``."""
+"""Operators of one backend each, which `ATTENTION` calls. Their gradients have the suffix ``_backward``."""
 FLASH: Final = "aten::_flash_attention"
 EFFICIENT: Final = "aten::_efficient_attention"
 """Prefix of the operators ``_forward`` and ``_backward`` of memory-efficient attention."""

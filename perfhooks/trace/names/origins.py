@@ -44,7 +44,7 @@ KNOWN: Final = frozenset(
         *("IPython", "ipykernel", "tornado", "zmq", "nest_asyncio.py", "debugpy", "_pytest", "pytest", "pluggy"),
     )
 )
-"""Well-known packages, for traces without looked-up origins."""
+"""Well-known packages, for traces that perfhooks did not record."""
 
 _TORCH: Final = frozenset(("torch", "functorch", "torchgen", "triton"))
 LOCATION: Final = re.compile(r"(?P<file><[^>]*>[.\d]*|.+\.py\w?)\(\d+\): ")

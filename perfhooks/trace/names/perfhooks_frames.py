@@ -13,4 +13,4 @@ PROGRAM: Final = re.compile(
     r"^nn\.Module: |^(?!.*(?:^|/)(?:contextlib|functools|threading)\.py\(|.*torch/(?:compiler|_dynamo|profiler)/"
     r"|.*torch/autograd/profiler\.py\().+\(\d+\): "
 )
-"""Frames below a wrapper that belong to the program. Other frames below a wrapper are its helpers."""
+"""Functions of the program that a wrapper (`STAND_IN`) calls. Other functions that it calls are its helpers."""

@@ -19,7 +19,7 @@ _GRADIENTS: Final = re.compile(rf"^{re.escape(ranges.NODE)}|(?:^|[: ]){ranges.BA
 # kernels of the input gradient are left out, because a transposed convolution runs them in the forward pass
 _GRADIENT_KERNELS: Final = re.compile(r"wgrad|_wrw_|backward|bn_bw|norm\w*bwd|_bwd_(?!data|gtc)", re.IGNORECASE)
 _SERVING: Final = re.compile(r"kv_?cache|and_cache|paged_?(?:kv|attention)", re.IGNORECASE)
-"""Operators with a cache of keys and values, which only generation of tokens has."""
+"""Operators with a cache of keys and values (KV cache), which only token generation uses."""
 _TRAINING_PARTS: Final = (labels.BACKWARD, labels.OPTIMIZER)
 _LAYERS: Final = ("gemms", "convolution", "attention")
 
@@ -29,7 +29,7 @@ def shown(trace: Trace) -> str:
     """Return the loop of a trace: `TRAIN`, `INFERENCE` or `UNKNOWN`.
 
     Training has a backward pass or updates. Inference has neither, but a cache of keys and values, or layers without
-    sequence numbers.
+    autograd's sequence numbers.
     """
     if _is_training(trace):
         return TRAIN

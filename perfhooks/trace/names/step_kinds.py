@@ -51,9 +51,9 @@ def usual(table: pl.DataFrame) -> Flags:
 
 
 def described(table: pl.DataFrame) -> str:
-    """Return the numbers of the recorded steps, without those that `usual` excludes for unknown device times.
+    """Return the numbers of the recorded steps, for example ``steps 10-14 without 12``; empty without numbers.
 
-    For example ``steps 10-14 without 12``. Empty without numbers.
+    Steps that `usual` excludes because of unknown device times are omitted.
     """
     is_known, recorded = _has_device_times(table), table["step"].drop_nulls().to_list()
     if len(recorded) < table.height or not recorded:

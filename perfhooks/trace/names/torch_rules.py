@@ -82,7 +82,7 @@ def memory_sizes(events: Instants) -> tuple[Ints, Ints]:
 
 
 def memory_outside(events: Instants, start: Ints, end: Ints) -> Flags:
-    """Return which memory events are outside of all slices, both ends included: the row ``[memory]``."""
+    """Return which memory events are outside of all slices, both ends included: torch's row ``[memory]``."""
     union = intervals.union(start, end + 1)
     started = np.searchsorted(union[:, 0], events.time, "right")
     is_outside: Flags = started == np.searchsorted(union[:, 1], events.time, "right")

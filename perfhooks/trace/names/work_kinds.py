@@ -140,7 +140,7 @@ OPERATORS: Final = (
     Clue("gemms", r"(?<!fb)gemm|gemv|matmul|_mm$|::_*(?:\w+_)?(?:bi)?linear|einsum|cublas|marlin"),
     Clue("quantisation", rf"::\w*(?:{_QUANTISES}|choose_qparams)"),
 )
-"""Patterns for the kind of an operator by its name. The first match decides; without a match, `STEMS` decides."""
+"""Patterns for the kind of an operator by its name. The first match decides; `STEMS` covers other names."""
 
 # elementwise: torch.Tag.pointwise, losses, dropout, random numbers and fills
 STEMS: Final = {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Nodes(NamedTuple):
     entry: Ints
     inside: Ints
-    """Innermost autograd node around each entry of `host.tree`, or the entry itself; -1 outside of nodes."""
+    """Innermost autograd node that contains each entry of `host.tree`; a node contains itself. -1 outside of nodes."""
     source: Ints
 
 
@@ -28,8 +28,8 @@ class Nodes(NamedTuple):
 def find(trace: Trace) -> Nodes:
     """Return the autograd nodes and the operators that created them.
 
-    The forward-backward link of a node leads to its operator. A node without a link belongs to the last operator
-    before it with the same sequence number, as in Kineto. Nodes that accumulate gradients have neither.
+    The forward-backward link of a node leads to its operator. A node without a link belongs to the last operator before
+    it with the same sequence number, as in Kineto. Nodes that accumulate gradients have no operator.
     """
     tree = host.tree(trace)
     is_node = (trace.kind[tree.row] == Kind.OP) & named(trace, NODE)[trace.name[tree.row]]
@@ -42,7 +42,7 @@ def find(trace: Trace) -> Nodes:
 
 
 def named(trace: Trace, prefix: str) -> Flags:
-    """Return which entries of `Trace.names` have a prefix. The result of an empty trace has one value, False."""
+    """Return a flag for each of `Trace.names`: whether it has the prefix. An empty trace has one flag, False."""
     return np.array([name.startswith(prefix) for name in trace.names] or [False], np.bool_)
 
 

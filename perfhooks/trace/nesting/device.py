@@ -52,7 +52,7 @@ def selected(trace: Trace, number: int | None) -> Ints:
 
 @cached_per_trace
 def holders_on_stream(trace: Trace) -> Ints:
-    """Return the innermost work around each of `Trace.device_rows` on its stream, or -1."""
+    """Return the innermost device work that contains each of `Trace.device_rows` on its stream, or -1."""
     work = trace.device_rows
     return nest(trace.thread[work], trace.start[work], trace.end[work]).parent
 
@@ -118,7 +118,7 @@ class Regions(NamedTuple):
 def regions(trace: Trace) -> Regions:
     """Return the named regions of CUDA graphs, for example from ``torch.cuda.graph_annotations.mark_kernels``.
 
-    All kernels of a graph share one replay call, so only these names distinguish them.
+    All kernels of a graph share one replay call, so only the names of regions distinguish these kernels.
     """
     rows = trace.device_rows
     node = trace.argument("graph_node")[rows]
@@ -147,7 +147,7 @@ def _stored_regions(trace: Trace) -> list[tuple[str, str, list[int]]]:
 
 
 def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
-    """Return, for each host slice of ``rows``, the innermost other slice of ``candidates`` around it, or -1.
+    """Return the innermost other slice of ``candidates`` around each host slice of ``rows``, or -1.
 
     ``candidates`` are ascending.
     """
@@ -177,7 +177,7 @@ def _in_tree(trace: Trace, rows: Ints, candidates: Ints) -> Ints | None:
 
 
 def around(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
-    """Return the candidates during which any of the rows begins, on the same thread."""
+    """Return the slices of ``candidates`` in which a slice of ``rows`` begins on the same thread."""
     if not len(rows):
         return rows
     ordered = np.sort(rows)
@@ -190,7 +190,7 @@ def around(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
 
 @cached_per_trace
 def launch_calls(trace: Trace) -> Ints:
-    """Return the calls that launch kernels or graphs, unless they were captured."""
+    """Return the calls that launch kernels or graphs, unless a CUDA graph captured them."""
     rows = trace.chosen(runtime_calls.LAUNCH.search, Kind.RUNTIME)
     return rows[~captures.captured(trace, rows)]
 
@@ -232,7 +232,7 @@ def outermost_waits(trace: Trace) -> Ints:
 def before_window(trace: Trace) -> Flags:
     """Return which of `Trace.device_rows` were launched before the recording began.
 
-    The runtime numbers its calls, so their correlations are below the smallest recorded one.
+    The runtime numbers its calls, so earlier calls have correlations below the smallest recorded one.
     """
     calls = trace.correlation[trace.rows(Kind.RUNTIME)]
     calls = calls[calls > 0]
@@ -243,9 +243,9 @@ def before_window(trace: Trace) -> Flags:
 
 @cached_per_trace
 def launch_times(trace: Trace) -> Ints:
-    """Return the launch time of each of `Trace.device_rows`, in ns; its own start if the launch is unknown.
+    """Return the launch time of each of `Trace.device_rows`, in ns; the start of the work if the launch is unknown.
 
-    For work launched before the recording, it is before the first slice.
+    Launches before the recording count as 1 ns before the first slice.
     """
     launches = trace.launches
     own = trace.start[trace.device_rows]

@@ -18,7 +18,7 @@ class Groups(NamedTuple):
     first: Ints
 
     def summed(self, values: Ints, rows: slice = slice(None)) -> Ints:
-        """Return the exact sum of each group, over a slice of the rows."""
+        """Return the exact sum of ``values`` for each group. There is one value for each of ``rows``."""
         return summed(self.of[rows], values, len(self.first))
 
 

@@ -51,7 +51,7 @@ def tree(trace: Trace) -> Tree:
 
 @cached_per_trace
 def after(trace: Trace) -> Ints:
-    """Return the next entry of the thread after each entry ends, or the end of the thread."""
+    """Return the index of the first entry of the same thread after each entry ends, or the thread's end index."""
     calls = tree(trace)
     start, next_entry = trace.start[calls.row], np.arange(1, len(calls.row) + 1)
     edges = [*np.flatnonzero(np.diff(calls.thread, prepend=-1)).tolist(), len(calls.row)]
@@ -64,7 +64,7 @@ def after(trace: Trace) -> Ints:
 
 
 def paths(nesting: Nesting, frame: Ints, skipped: Flags) -> Paths:
-    """Number the distinct paths, outer paths first; skipped entries have the path of their parent."""
+    """Number the distinct call paths, outer paths first; skipped entries have the path of their parent."""
     deepest = int(nesting.depth.max(initial=0))
     numbered = _paths_by_level if len(frame) > 200 * (deepest + 1) else _paths_by_entry
     return numbered(nesting, frame, skipped)
@@ -133,12 +133,11 @@ def depths(parents: Ints) -> Ints:
 
 
 def max_letters(trace: Trace) -> int:
-    """Return the maximum total length of all stacks or paths. Slices nested 100,000 deep would need 10^10 letters."""
     return MAX_LETTERS + MAX_LETTERS_PER_SLICE * len(trace)
 
 
 def writable_depth(parents: Ints, depth: Ints, length: Ints, max_letters: int) -> int:
-    """Return the maximum depth at which all joined names have at most ``max_letters``, without root nodes."""
+    """Return the maximum depth up to which all paths together have at most ``max_letters``, without root nodes."""
     if (int(depth.sum()) + len(depth)) * (int(length.max(initial=0)) + 1) <= max_letters:
         return int(depth.max(initial=0))
     path_length = summed_up(parents, (length + 1).astype(np.float64))
@@ -147,7 +146,7 @@ def writable_depth(parents: Ints, depth: Ints, length: Ints, max_letters: int) -
 
 
 def ancestors(parents: Ints, depth: Ints, max_depth: int) -> Ints:
-    """Return the innermost ancestor within a maximum depth, or the node itself."""
+    """Return each node, or its deepest ancestor up to ``max_depth`` if the node is deeper."""
     return inherited(parents, np.where(depth <= max_depth, np.arange(len(parents)), -1))
 
 
@@ -167,7 +166,10 @@ def innermost(trace: Trace, thread: Column, time: Ints) -> Ints:
 
 @cached_per_trace
 def launchers(trace: Trace) -> Ints:
-    """Return the entry that launched each of `Trace.device_rows`, or -1: its call, otherwise its named operator."""
+    """Return the entry that launched each of `Trace.device_rows`, or -1.
+
+    This is its launch call, otherwise the operator with its external id.
+    """
     launches = trace.launches
     without_launch = np.flatnonzero(launches < 0)
     row = launches.copy()

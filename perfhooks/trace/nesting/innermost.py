@@ -38,7 +38,7 @@ def of_thread(trace: Trace, thread: int) -> Flat:
 
 
 def cut(start: Ints, end: Ints, flat: Flat) -> tuple[Column, Ints, Ints, Column]:
-    """Cut sorted disjoint intervals into pieces: interval, start, end and entry."""
+    """Cut sorted disjoint intervals where the innermost slice changes; return interval index, start, end and entry."""
     first, last = np.searchsorted(flat.start, start, "right") - 1, np.searchsorted(flat.start, end, "left")
     count = last - first
     edge = np.cumsum(count)

@@ -35,9 +35,9 @@ class FewKernels(NamedTuple):
     kernels: Ints
     usual: Ints
     is_lost: Flags
-    """Whether the step launched as many kernels as its neighbours, so kernels are missing."""
+    """Whether the step has as many launches as its neighbours but fewer kernels, so the recorder lost kernels."""
     is_less: Flags
-    """Whether the step launched fewer kernels than its neighbours."""
+    """Whether the step has fewer launches and fewer kernels than its neighbours."""
 
 
 class ShortReplays(NamedTuple):
@@ -54,7 +54,7 @@ def unknown(trace: Trace) -> Unknown:
 
     * More than `intervals.NOTABLE` of its launches have no kernel, or the device is idle for more than this share of
       the step while lost work may have run, for example of an earlier step.
-    * It has fewer kernels than `intervals.MOST` times those of its neighbours, although it launched as many.
+    * It has fewer kernels than `intervals.MOST` times its neighbours' kernels, although it has as many launches.
     * It replays a graph with fewer kernels than another replay of the graph.
     * One of its kernels begins long before its launch, or ends long after the host has waited for it.
     * Operators computed, but no kernel of the trace computes.
@@ -153,7 +153,7 @@ def lost_launches(trace: Trace) -> Ints:
 
 @cached_per_trace
 def few_kernels(trace: Trace) -> FewKernels | None:
-    """Compare the kernels of each step with its neighbours, without kernels of graphs; None without neighbours."""
+    """Compare the kernel count of each step with its neighbours, without kernels of graphs; None without neighbours."""
     marks = step_marks.find(trace)
     is_alone = len(marks.number) <= 1 or len(intervals.distinct(marks.thread)) > 1
     if is_alone or not trace.is_device_traced:
@@ -293,7 +293,6 @@ def _overlapping(trace: Trace) -> tuple[Ints, Ints]:
 
 
 def _later_than_waits(trace: Trace) -> tuple[Ints, Ints]:
-    """Return the few kernels that end after a wait for them, and the end of the wait; none if the clocks disagree."""
     work, end = trace.device_rows, device.waits_end(trace)
     late = np.flatnonzero(device.overdue(trace))
     late = late[: len(late) * (len(late) <= max(intervals.NOTABLE * len(work), 1))]

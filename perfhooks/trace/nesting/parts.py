@@ -158,9 +158,9 @@ def _correct_validations(written: Spans, groups: list[Spans], hints: list[Spans]
 
 
 def _mark_order(written: Spans, groups: list[Spans]) -> list[tuple[int, int, int, str]]:
-    """Return start, group (-1: the user's), position in the group and uncorrected part of a thread's marks, by start.
+    """Return the slices that indicate a part of the step, by start: start, group (-1: the user's), index in it, part.
 
-    Labels of the user and fetches hide slices inside them, because a data set may call modules.
+    Slices inside labels of the user and fetches are skipped, because a data set may call modules.
     """
     marks = []
     for group, spans in enumerate(groups):

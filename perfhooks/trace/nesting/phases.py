@@ -78,7 +78,7 @@ def outermost(trace: Trace, rows: Ints) -> Ints:
 
 @cached_per_trace
 def outermost_operators(trace: Trace) -> Ints:
-    """Return the outermost operator of each entry, or the entry."""
+    """Return the outermost operator around each entry of `host.tree`, or the entry itself."""
     tree = host.tree(trace)
     own = np.where(trace.kind[tree.row] == Kind.OP, np.arange(len(tree.row)), -1)
     return slices.outermost(np.append(inherited(tree.nesting.parent, own), -1)[tree.nesting.parent])

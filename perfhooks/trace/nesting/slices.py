@@ -22,7 +22,7 @@ class Nesting(NamedTuple):
 
 
 _MAX_CROSSED_PASSES: Final = 8
-"""Maximum number of slices in crossed slices, as a multiple of the slices of the thread."""
+"""Maximum number of slices that begin inside crossed slices, as a multiple of the thread's slices."""
 
 
 _MAX_SINGLE_PARENTS: Final = 50
@@ -168,7 +168,7 @@ def last_begun(thread: Column, start: Ints, query_thread: Column, time: Ints) ->
 
 
 def still_open(nesting: Nesting, entry: Ints, time: Ints) -> Ints:
-    """Return the nearest ancestor, or the entry itself, that does not end before a time, or -1."""
+    """Return each entry if it is open at the time, else its nearest open ancestor, or -1."""
     holder: Ints = entry.copy()
     ended = np.flatnonzero((holder >= 0) & (nesting.end[holder] < time)) if len(nesting.end) else holder[:0]
     for _ in range(_MAX_SINGLE_PARENTS):

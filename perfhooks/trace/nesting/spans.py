@@ -59,7 +59,10 @@ def from_moments(moments: Mapping[str, Intervals]) -> Spans:
 
 
 def layered(layers: tuple[Spans, ...], parts: tuple[str, ...]) -> dict[str, Intervals]:
-    """Return the intervals of each part of a step. The first of ``layers`` with an open span decides."""
+    """Return the intervals of each part of a step.
+
+    At each time, the first of ``layers`` with an open interval decides.
+    """
     by_part = dict.fromkeys(parts, intervals.nothing())
     assigned = intervals.nothing()
     for layer in layers:

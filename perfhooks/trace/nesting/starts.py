@@ -63,7 +63,7 @@ def _loading_intervals(trace: Trace) -> Intervals:
 
 
 def _preparing_calls(trace: Trace) -> Ints:
-    """Return the long calls on an idle device before the first run of a kernel.
+    """Return the long runtime calls before the first run of a kernel, while the device was idle.
 
     Excluded are calls that take as long before later runs of the kernel, calls that wait for the device, and calls that
     have device work.

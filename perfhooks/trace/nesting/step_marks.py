@@ -43,9 +43,9 @@ def _parse_number(mark: str) -> int | None:
 
 
 def _single_step(trace: Trace) -> MarkedSteps:
-    """Return one step over the whole trace, on the thread with most operators, otherwise labels or calls.
+    """Return one step over the whole trace, on the thread with most host slices.
 
-    Work inside autograd nodes does not count: autograd's thread often has more operators than the loop.
+    Slices inside autograd nodes do not count: autograd's thread often has more operators than the loop.
     """
     calls = trace.rows(*HOST)
     rows = trace.rows(*HOST, *DEVICE_WORK) if device.clocks(trace).agree else calls

@@ -1,4 +1,4 @@
-"""Separates validation from training: fetches and copies do not show which they belong to."""
+"""Separates validation from training, because the same fetches and copies occur in both."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def classify(parts: list[str], groups: list[int]) -> list[str]:
 
     * A call in evaluation mode without gradients is a validation if no backward pass follows, and if it uses a batch of
       a loader or has a loss. Any other call (a teacher, a rollout) belongs to the forward pass.
-    * A fetch or a copy belongs to the following call. No call follows the last fetch of a validation, but another
-      fetch: the first fetch after the last call belongs to the validation.
+    * A fetch or a copy belongs to the following call. The last fetch of a validation has no batch, so another fetch
+      follows it: the first fetch after the last call belongs to the validation.
     """
     corrected = _demote_inference_calls(parts, groups)
     following: str | None = None

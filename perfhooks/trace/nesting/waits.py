@@ -69,7 +69,7 @@ def _may_block(trace: Trace, rows: Ints) -> Flags:
 
 
 def _call_cost(trace: Trace) -> int:
-    """Return the median cost of a copy call that returns before its copy begins (or of other calls), in ns."""
+    """Return the median duration of copy calls (or else launches) that return before their work begins, in ns."""
     has_call = trace.calls >= 0
     work, calls = trace.device_rows[has_call], trace.calls[has_call]
     is_early = trace.start[work] >= trace.end[calls]

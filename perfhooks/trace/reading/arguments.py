@@ -48,7 +48,7 @@ class StridedOperator(ShapedOperator, gc=False):
 
 MOVED_START: Final = "perfhooks start moved ns"
 MOVED_END: Final = "perfhooks end moved ns"
-"""Arguments with the ns by which perfhooks shortened a label at its start and end."""
+"""Arguments for the time in ns by which perfhooks shortened a label at its start and end."""
 
 
 class MovedShadow(Owned, gc=False):

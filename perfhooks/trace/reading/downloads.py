@@ -55,12 +55,6 @@ class DownloadLimits(Callback):  # type: ignore[misc]  # fsspec ships no types
 
 
 class _LimitsOfFiles(Callback):  # type: ignore[misc]  # fsspec ships no types
-    """Limits of each of several files.
-
-    Args:
-        free_bytes: Bytes that each file may use on the disk.
-    """
-
     def __init__(self, free_bytes: int) -> None:
         super().__init__()
         self._free_bytes = free_bytes

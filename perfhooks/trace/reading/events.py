@@ -37,7 +37,7 @@ class PlainEvent(Event, gc=False):
 
 
 class ExactEvent(Event, gc=False):
-    """An event with decimal times: a double has only microseconds of a time since 1970."""
+    """An event with decimal times, because a double stores times since 1970 only to microseconds."""
 
     ts: Decimal = Decimal("NaN")
 

@@ -1,7 +1,7 @@
 """Names and sequence numbers for autograd nodes of torch 1.8 and 1.9, in the form of later recorders.
 
 Nothing links a node to its operator except names: the node of ``aten::addmm`` is an ``AddmmBackward``, and the last
-operator creates the first node.
+forward operator creates the first node of the backward pass.
 """
 
 from __future__ import annotations

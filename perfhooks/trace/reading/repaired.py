@@ -25,7 +25,7 @@ def restore(
     names: MutableMapping[str, int],
     metadata: Mapping[str, Any],
 ) -> None:
-    """Undo the changes of `perfhooks.trace.writing.repair` and Kineto. Events must be in the order of the file."""
+    """Undo `perfhooks.trace.writing.repair`, and name frames that Kineto calls ``unknown``. Events have file order."""
     for argument, column, sign in (("moved_start", "start", -1), ("moved_end", "end", 1)):
         if argument in arguments:
             rows, distance = arguments.pop(argument)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 WITHOUT_TIME: Final = "records-without-time"
 WITHOUT_LENGTH: Final = "records-without-length"
 _MICROSECOND_NS: Final = 1000
-"""Maximum distance in ns from time 0 of a missing time. Some recorders round times to whole microseconds."""
+"""Maximum distance in ns of a missing time from 0. Some recorders round times to whole microseconds."""
 
 
 class Validity:
@@ -32,7 +32,7 @@ class Validity:
         return good
 
     def timed(self, start: Ints, end: Ints, kind: Column, base: int) -> Flags:
-        """Return which slices have a real time. Count the slices without one.
+        """Return which slices have a real time, and count the other slices by kind.
 
         If the device never reported a time, Kineto writes 0, the negative of ``base``, or one negative number for all
         slices. Negative times that differ come from another clock, so they are real.

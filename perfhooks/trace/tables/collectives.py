@@ -39,7 +39,7 @@ class _Sources(NamedTuple):
     """Slice that determines the duration: a kernel or a host range."""
     record: Ints
     label: Ints
-    """Range of the backend around the collective; the inputs of the range are the tensors."""
+    """Range of the backend around the collective."""
 
 
 def table(trace: Trace) -> pl.DataFrame:
@@ -82,7 +82,7 @@ def table(trace: Trace) -> pl.DataFrame:
 
 
 def of_window(trace: Trace) -> pl.Series:
-    """Return which rows of `table` were launched after the recording began. Ranks begin at different times."""
+    """Return which rows of `table` were launched during the recording. Ranks begin to record at different times."""
     rows = _find_sources(trace).row
     is_in_window = np.ones(len(rows), np.bool_)
     on_device = np.flatnonzero(trace.kind[rows] == Kind.KERNEL)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Span(NamedTuple):
-    """Time from the first to the last work that each step launched, in ns, one entry per mark.
+    """Time from the first to the last device work that each step launched, in ns, one entry per step.
 
     The fields are columns of `perfhooks.trace.tables.steps.table`.
     """
@@ -32,7 +32,7 @@ class Span(NamedTuple):
 
 @cached_per_trace
 def span(trace: Trace) -> Span:
-    """Split the time from the first to the last work of each step."""
+    """Split the time from the first to the last device work of each step."""
     marks, rows = step_marks.find(trace), trace.device_rows
     step = step_marks.step_of(marks, device.launch_times(trace))
     own_work = np.flatnonzero((step >= 0) & (trace.end > trace.start)[rows])

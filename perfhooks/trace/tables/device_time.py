@@ -85,10 +85,10 @@ class _Gaps(NamedTuple):
 
 @cached_per_trace
 def work(trace: Trace, number: int | None = None) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Return the busy time in the wall time of each step, in ns: one row per mark.
+    """Return the busy time in the wall time of each step, in ns: one row per step.
 
-    The columns `device.CLASSES` are work of the step itself, each without the time of earlier columns. The last column
-    is other work. With `idle` the columns sum to the wall time.
+    The columns `device.CLASSES` are work that the step launched, each without the time of earlier columns. The last
+    column is other work. With `idle` the columns sum to the wall time.
     """
     marks, selected = step_marks.find(trace), device.selected(trace, number)
     rows = trace.device_rows[selected]
@@ -254,7 +254,7 @@ def _launch_and_start(trace: Trace) -> tuple[Ints, Ints]:
 
 @cached_per_trace
 def _blocked_launches(trace: Trace) -> Ints:
-    """Return slow launches that waited in a full queue, by the driver's records or the number of open launches."""
+    """Return slow launches that waited in a full queue, by the driver's records or the number of queued launches."""
     launched, started = (np.sort(times) for times in _launch_and_start(trace))
     calls = device.launch_calls(trace)
     calls = calls[(trace.end - trace.start)[calls] > device.BLOCKED_NS]

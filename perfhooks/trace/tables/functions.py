@@ -30,11 +30,11 @@ def table(trace: Trace) -> pl.DataFrame:
     """Return the cost of each Python function that was called while stacks were recorded: most self time first.
 
     ``self_ms`` is the time of the function without called functions (cProfile's ``tottime``), but with operators.
-    ``total_ms`` includes called functions (``cumtime``). ``line`` is the beginning of the function, if it is known
+    ``total_ms`` includes called functions (``cumtime``). ``line`` is the first line of the function, if available
     (`perfhooks.trace.names.attribution.open_at_start`).
 
-    Frames of perfhooks and waits on threads without steps are left out. On each thread, the other self times sum to the
-    time in which a function ran. In this example, ``load`` is called twice::
+    Frames of perfhooks and waits on threads without steps are left out. On each thread, the self times of all other
+    functions sum to the time in which a function ran. In this example, ``load`` is called twice::
 
         main   |----------------|     self 6, total 18
         load     |-----|              self 7

@@ -108,7 +108,7 @@ def _of_device(trace: Trace, number: int | None, selected: Flags, by_step: bool,
 
 
 def holder(trace: Trace, idle: device_time.Idle, owners: Owners = ()) -> tuple[str, int] | None:
-    """Return the innermost function with 90% of the host activity in idle time, and that time in ns."""
+    """Return the innermost function that covers 90% of the host activity in idle time, and the covered time in ns."""
     tree, marks = host.tree(trace), step_marks.find(trace)
     is_activity = np.isin(idle.cause, DONE) & (idle.row >= 0)
     frames = trace.rows(Kind.PYTHON)

@@ -56,7 +56,7 @@ def table(trace: Trace) -> pl.DataFrame:
 def by_launch(trace: Trace) -> pl.DataFrame:
     """Return the device work of each launching operator, device, name and class.
 
-    Every piece of work is in exactly one row.
+    Each work is in one row.
     """
     if not trace.is_device_traced:
         return pl.DataFrame(schema=_BY_LAUNCH)

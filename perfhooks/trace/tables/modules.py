@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 MODEL: Final = 0.75
-"""Minimum share of the time that the model takes. Losses and metrics take the rest."""
+"""Minimum share of the time for a module to count as the model. Losses and metrics also take time."""
 _ON_HOST: Final = ("forward_ms", "backward_ms")
 _ON_DEVICE: Final = ("forward_device_ms", "backward_device_ms")
 
@@ -47,7 +47,7 @@ class ModuleTree(NamedTuple):
     forward: Ints
     backward: Ints
     node: Ints
-    """Innermost autograd node with a module, around each entry or the entry itself; else -1."""
+    """Innermost autograd node with a module that contains each entry of `host.tree` (a node contains itself), or -1."""
     work: Ints
     """Region or module of each of `Trace.device_rows`."""
     backward_work: Flags
@@ -90,7 +90,7 @@ def table(trace: Trace) -> pl.DataFrame:
 def model(trace: Trace, modules: pl.DataFrame) -> str | None:
     """Return the class of the outermost module with at least 75% of the time, without wrappers; otherwise None.
 
-    If only several modules together have it, for example a generator and a discriminator, up to three are named.
+    If only several modules together reach 75%, for example a generator and a discriminator, up to three are named.
     """
     modules = modules.filter(pl.col("calls").is_not_null())
     if not trace.is_device_traced:
@@ -206,10 +206,6 @@ def of_slices(trace: Trace) -> tuple[list[str], Ints]:
 
 
 def _node_modules(trace: Trace, nodes: autograd.Nodes, forward: Ints) -> Ints:
-    """Return the module of each node.
-
-    Nodes that accumulate gradients belong to the module of the previous node of their thread.
-    """
     owner: Ints = np.append(forward, -1)[nodes.source]
     tree, entry = host.tree(trace), nodes.entry
     if not len(entry):

@@ -44,7 +44,7 @@ class Calls(NamedTuple):
 
     row: Ints
     parent: Ints
-    """Enclosing call, or the call into which that one is merged; -1 if there is none."""
+    """Enclosing call, or the call into which the enclosing call is merged; -1 without an enclosing call."""
     into: Ints
     """Call into which the call is merged, so that both count once; the call itself if it is not merged."""
     depth: Ints
@@ -87,8 +87,6 @@ def table(
     * Work nested in other work of its stream counts once (`device.own_times`); torch adds both.
     * An operator that a dispatch mode or a tensor subclass calls again counts once (`redispatch.resolved`).
     * Work without an external id belongs to the operator or label that launched it. torch loses this work.
-
-    torch shows no children of a call that ends on a different thread; a trace does not show these calls.
     """
     group_keys = (by,) if isinstance(by, str) else tuple(by)
     for group_key in group_keys:

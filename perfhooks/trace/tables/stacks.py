@@ -113,7 +113,7 @@ def _frame(name: str) -> dict[str, str | int]:
 
 
 def by_depth(trace: Trace, depth: int) -> tuple[list[str], Ints]:
-    """Return the distinct stacks of the innermost Python frames, and for each slice the index of its stack, or -1.
+    """Return the distinct stacks of the ``depth`` innermost Python frames, and the stack index of each slice, or -1.
 
     As in torch, work of the backward pass has the stack of the forward operator.
     """

@@ -102,7 +102,7 @@ def _milliseconds(nanos: dict[str, Ints | None]) -> dict[str, Column | None]:
 
 
 def own_moments(trace: Trace, own_work: Sequence[tuple[float, float]]) -> Intervals:
-    """Convert seconds since 1970 to the trace's clock."""
+    """Convert intervals in seconds since 1970 to ns of the trace's clock."""
     if not own_work:
         return intervals.nothing()
     begins, ends = (

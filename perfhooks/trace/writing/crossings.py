@@ -23,7 +23,7 @@ _LABELS: Final = (Kind.ANNOTATION, Kind.DEVICE_ANNOTATION)
 
 
 class Repairs(NamedTuple):
-    """Changes after which no slices of a lane cross."""
+    """Changes of each slice, after which no slices of a lane cross."""
 
     later: Ints
     """Shift of the start of a slice to a later time, in ns."""
@@ -39,9 +39,9 @@ class Repairs(NamedTuple):
 def find(trace: Trace) -> Repairs:
     """Return the repairs that a trace needs.
 
-    - The start of a label moves behind slices that end within it. Its end moves before slices that begin within it.
-    - A label that would lose half of its length gets a separate lane instead. The mark of a step may lose more.
-    - All other crossing slices, and overlapping work, get a separate lane.
+    - A label that crosses an earlier slice starts after it. A label that crosses a later slice ends before it.
+    - A label that would lose half of its length gets a separate lane instead. A ``ProfilerStep`` mark may lose more.
+    - All other crossing slices, and overlapping device work, get a separate lane.
     """
     repairs = Repairs(*np.zeros((3, len(trace)), np.int64))
     ends = trace.end.copy()

@@ -24,7 +24,7 @@ a label may have.
 def relabel(columns: Mapping[str, Column], names: Sequence[str]) -> None:
     """Correct the kind of labels that Ascend writes with the category of operators.
 
-    Labels of the user are outside of all operators and contain some.
+    Labels of the user are not inside operators, but contain operators.
     """
     kind, name = columns["kind"], columns["name"]
     rows = np.flatnonzero(kind == Kind.OP)

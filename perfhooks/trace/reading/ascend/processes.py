@@ -18,7 +18,7 @@ _GROUP: Final = re.compile(r"Group (.*) Communication$")
 
 class Role(enum.Enum):
     OTHER = enum.auto()
-    """Counters, and lanes derived from other lanes."""
+    """Processes with counters, or with lanes derived from other lanes."""
     HOST = enum.auto()
     CANN = enum.auto()
     DEVICE = enum.auto()
@@ -58,7 +58,7 @@ class Processes:
         return lane[1] if lane and self.role(pid) is Role.COLLECTIVES else None
 
     def thread_key(self, pid: int | str, tid: int | str) -> ThreadKey | None:
-        """Return the thread of the trace for a process and thread of the file; None without work or calls."""
+        """Return the thread of the trace for a process and thread of the file; None for counters and derived lanes."""
         role = self.role(pid)
         # streams and process groups are both numbered from 0, so a group needs another key
         if self.group(pid, tid) is not None:
