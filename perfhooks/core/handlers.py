@@ -68,5 +68,5 @@ def _contain_all() -> None:
             if callable(handler) and not str(getattr(handler, "__module__", "")).startswith("perfhooks"):
                 signal.signal(number, _Contained(handler))
     except BaseException as error:  # noqa: BLE001 -- the work at the end must begin
-        if is_of_handler(error):  # of one that is not contained yet
+        if is_of_handler(error):  # a handler raised before its replacement
             _contain_all()

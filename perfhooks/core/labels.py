@@ -14,7 +14,7 @@ PARTS: Final = (DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, VALIDATION, CHECKP
 """Parts of a step, in the order of the columns of the step table."""
 
 OTHER: Final = "other"
-"""Remainder of a step without its parts."""
+"""Step time outside of all `PARTS`."""
 PHRASES: Final = {
     **{part: part for part in PARTS},
     DATA: "waiting for data",

@@ -77,7 +77,7 @@ class Default(NamedTuple):
 
 
 class RecordingOptions(TypedDict, total=False):
-    """Options of ``torch.profiler.profile``. Options that the installed torch lacks are ignored, with a log line."""
+    """Options of ``torch.profiler.profile``. perfhooks ignores and logs options that the installed torch lacks."""
 
     activities: Annotated[
         Any,

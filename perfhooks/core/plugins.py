@@ -16,7 +16,10 @@ RULES: Final = "perfhooks.rules"
 
 
 def entry_points(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
-    """Return the entry points of a group. `importlib.metadata.entry_points` also parses those of all other groups."""
+    """Return the entry points of a group.
+
+    `importlib.metadata.entry_points` also parses the entry points of other groups.
+    """
     packages = importlib.metadata.distributions()
     names = [package.name for package in packages if group in (package.read_text("entry_points.txt") or "")]
     # the first package of a name on the path hides the others

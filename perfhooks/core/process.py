@@ -50,21 +50,21 @@ _MULTIPROCESSING: Final = ("multiprocessing", "multiprocess")
 
 class End(IntEnum):
     COUNTS = auto()
-    """`perfhooks run` writes fetches and updates per step."""
+    """`perfhooks run` writes the numbers of batch fetches and optimizer updates per step."""
     REASON = auto()
     """`perfhooks run` stores the reason if no window was recorded."""
     STARTUP = auto()
     WATCHER = auto()
-    """The watcher writes its last rows."""
+    """The watcher thread writes its last rows."""
     PROFILERS = auto()
     """Open windows are saved. An open recorder at the end of Python causes a segmentation fault."""
 
 
 class Child(IntEnum):
     SIGNALS = auto()
-    """Signal handlers are removed first, so that an early signal ends the child as usual."""
+    """The child first removes signal handlers of perfhooks, so that an early signal ends it as usual."""
     PROFILERS = auto()
-    """Profilers drop their windows, files and worker."""
+    """The child's profilers drop the windows, files and worker of the parent."""
     WATCHER = auto()
     STEPS = auto()
     """`perfhooks run` stops detecting steps in the child."""
@@ -96,7 +96,7 @@ def in_child(when: Child, call: Callable[[], object]) -> None:
 
 
 def has_real_threads() -> bool:
-    """Return whether Python's threads are those of the system; gevent replaces them by greenlets of the main thread."""
+    """Return whether Python's threads are system threads; gevent replaces them by greenlets of the main thread."""
     return isinstance(_thread.start_new_thread, BuiltinFunctionType)
 
 
@@ -148,7 +148,7 @@ def target_module() -> str:
 
 
 def parent() -> int:
-    """Return the process that started this one. The system's parent may be a server that forks for it."""
+    """Return the process that started this one. The operating system's parent may be multiprocessing's fork server."""
     parents = (module.parent_process() for module in _packages().values())
     return next((parent.pid for parent in parents if parent is not None), os.getppid())
 

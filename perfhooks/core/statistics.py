@@ -86,7 +86,7 @@ class Estimate:
 
     log: _Logarithm
     below: _Deviation = 0.0
-    """Standard error below the estimate; that of a median can be asymmetric."""
+    """Standard error below the estimate. The error of a median can be asymmetric."""
     above: _Deviation = 0.0
     freedom: Annotated[float, msgspec.Meta(ge=1, le=2**53)] = 1.0
 
@@ -249,7 +249,7 @@ def _deviation(columns: Matrix, length: int, memory: int) -> Values:
 
 
 def _visible_variance(count: int, length: int, memory: int) -> float:
-    """Return the ratio of the variance between correlated blocks to that between independent blocks.
+    """Return the variance between correlated blocks, divided by the variance between independent blocks.
 
     In an autoregressive process, correlation lowers this variance by the fraction (1 - exp(-x)) / x, where x is
     ``length / memory``: a block divided by the number of steps that are correlated.
@@ -314,7 +314,7 @@ def chance_of(count: int, number: int, share: float) -> float:
 
 
 def beyond_others(values: Matrix) -> Matrix:
-    """Return the excess over the median of the other values of the column; NaN without others."""
+    """Return the excess of each value over the median of the column's other values; NaN without others."""
     order = np.argsort(values, axis=0)
     rank_order = np.empty_like(order)
     np.put_along_axis(rank_order, order, np.arange(len(values))[:, None], axis=0)
@@ -350,7 +350,7 @@ def _are_certain(delays: Matrix, chance: float) -> Flags:
         return np.full(len(delays), len(delays) >= MANY)
     spread = np.maximum(squares.sum() / total_freedom, squares / np.maximum(steps - 1, 1))
     error = np.sqrt(spread / np.maximum(steps, 1))
-    # delays of all ranks in a step sum to about 0, so one of them is not independent
+    # the delays of all ranks in a step sum to about 0, so one delay is not independent
     independent = max(total_freedom * (len(delays) - 1) // len(delays), 1)
     are_certain: Flags = (steps > 0) & (mean > student(chance, independent) * error)
     return are_certain

@@ -70,7 +70,7 @@ def first_names(names: Sequence[str]) -> str:
 
 
 def truncated(text: str, most: int) -> str:
-    """Return at most ``most`` characters. An ellipsis replaces the end of a longer text."""
+    """Replace the end of a text longer than ``most`` characters by an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 2]} …"
 
 

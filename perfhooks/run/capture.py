@@ -125,7 +125,7 @@ class Capture:
 
     @property
     def line(self) -> str:
-        """The typical unprofiled step, if available, the headline and at most one warning."""
+        """Log line: the typical unprofiled step, if available, the headline and at most one warning."""
         if self.explains:
             return f"{words.steps(self.first, self.end)}: recorded with stacks and shapes, to name lines and modules"
         cost, line = self.cost, self.headline
@@ -208,7 +208,7 @@ class Place:
         return OwnFolder(remote.temporary_folder(), digest, self.run.name, self.folder.name)
 
     def saved(self, capture: Capture) -> Path:
-        """Return the unprocessed trace. Raise PerfhooksError if the path is outside of this window."""
+        """Return the path of the unprocessed trace. Raise PerfhooksError if the path is outside of this window."""
         own = self.saved_trace(capture.token)
         if capture.spool is None:
             return own

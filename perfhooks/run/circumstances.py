@@ -84,7 +84,7 @@ class Circumstances:
     """Run-queue wait of the stepping thread since the last window, as a fraction of its time."""
     loader: Loader | None = None
     workers: tuple[LoaderWorker, ...] = ()
-    """Work of each loader worker since the last window."""
+    """Counts and stack samples of each loader worker since the last window."""
     unseen_workers: int = 0
     framework: str = ""
     """Name of the framework for messages: ``the Trainer``; empty for a plain loop."""
@@ -132,7 +132,7 @@ def cpu_model() -> str:
 
 
 def cores() -> int | None:
-    """Return the available CPUs, by affinity and container."""
+    """Return the number of CPUs within affinity and container limits."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quota = _quota()
     return cores if cores is None or quota is None else max(min(cores, int(quota)), 1)

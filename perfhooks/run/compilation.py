@@ -42,7 +42,7 @@ class Graph:
     seconds: float = 0.0
     backend_s: float = 0.0
     inductor_s: float = 0.0
-    """Time of inductor in s, which is a part of the time of the backend."""
+    """Time of inductor in s, included in the time of the backend."""
     is_recorded: bool = False
     reason: str = ""
     """Failed guard that caused a recompilation."""

@@ -141,7 +141,7 @@ class Run:
         return [self.folder / name for name in sorted(Listing.of(self.folder).windows)]
 
     def owners(self) -> dict[int, Process]:
-        """The last process that recorded as each rank."""
+        """The last process that recorded each rank."""
         names = layout.owner.ranks(Listing.of(self.folder).files)
         places = {rank: _owner(self.folder / name) for rank, name in names.items()}
         return {rank: process for rank, process in places.items() if process is not None}

@@ -39,7 +39,10 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def _of(pid: int) -> Process:
-    """Return this process. The cache key is the process number, because a forked child has another one."""
+    """Return the identity of this process.
+
+    The cache key is the process number, because forked children differ in it.
+    """
     return Process(pid=pid, host=platform.node(), boot=boot(), space=_space(), began=began(pid))
 
 
@@ -58,7 +61,7 @@ def began(pid: int) -> str:
 
 
 def born_s(pid: int) -> float | None:
-    """Return the start of a process by `clock_s`."""
+    """Return the start of a process in seconds of `clock_s`."""
     if _IS_LINUX:  # psutil takes 10 ms to import
         try:
             state, *columns = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

@@ -60,9 +60,9 @@ def _ascend_at(url: str) -> list[str]:
 
 
 def looked_at(path: str) -> Loose | None:
-    """Return a trace with its rank, from its metadata, a file beside it or its name.
+    """Return a trace with its rank, which comes from its metadata, a file beside it or the file name.
 
-    The result is None if the file is no trace.
+    Return None if the file is no trace.
     """
     head = _head(path) if remote.is_url(path) or Path(path).is_file() else None
     return None if head is None else Loose(path, _rank(head, path))

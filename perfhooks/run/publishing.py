@@ -126,7 +126,7 @@ class OwnFolder:
 
     @contextmanager
     def lent(self) -> Iterator[Path]:
-        """Yield a path for libraries such as Kineto. On Linux the path leads through the open folder."""
+        """Yield a path for libraries such as Kineto. On Linux the path uses the descriptor of the open folder."""
         with self.opened() as here:
             path = _DESCRIPTORS / str(here.descriptor)
             yield path if path.is_dir() else self.path
@@ -161,7 +161,7 @@ def _opened_below(here: _Opened, name: str) -> int | None:
 
 
 def _give(here: _Opened, owner: os.stat_result) -> None:
-    """Change the owner of an empty folder of root.
+    """Change the owner of an empty folder that root owns.
 
     Skip other folders, because another user may have replaced the folder.
     """

@@ -11,7 +11,7 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 def of_program() -> str:
-    """Return the commit of the program's repository, else of the working directory, without a process.
+    """Return the commit of the program's repository, else of the working directory, without starting git.
 
     Uncommitted changes are not detected, because that needs a read of every file.
     """

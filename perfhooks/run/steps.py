@@ -48,7 +48,7 @@ _FILE: Final = b"\n,-2,,,\n"
 
 
 def firsts(numbers: Ints, seams: Flags) -> Flags:
-    """Mark the first steps of each series. ``seams`` are the positions at which steps were not read."""
+    """Mark the first steps of each series. ``seams`` are the positions before which steps were not read."""
     ahead = np.diff(numbers, prepend=numbers[0])
     begins = (ahead != 1) & ~(seams & (ahead > 1))
     begins[0] = not seams[0]
@@ -251,7 +251,7 @@ LAST_STEP: Final = 1 << 61
 
 
 class CpuInterval(NamedTuple):
-    """Times in ms of about one second of a loop: a row of ``rank0.processor.csv`` without its ``stage``."""
+    """CPU times in ms during about one second of a loop: a row of ``rank0.processor.csv`` without its ``stage``."""
 
     first: int
     last: int
@@ -291,7 +291,7 @@ class Waits(NamedTuple):
         return None if math.isnan(used) else min(used, 1.0)
 
     def shares(self, numbers: Ints) -> Values:
-        """Return the run-queue wait of each step as a fraction: of its interval of about a second, else of the loop."""
+        """Return the run-queue wait of each step as a fraction, from its row of about a second, else from the loop."""
         ends = np.array([row.last for row in self.intervals])
         place = np.searchsorted(ends, numbers, side="right").clip(max=len(ends) - 1)
         firsts = np.array([row.first for row in self.intervals])

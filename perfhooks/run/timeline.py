@@ -56,7 +56,7 @@ class Row(NamedTuple):
 
 
 def parsed(text: bytes) -> Iterator[Row]:
-    """Yield rows. The first line, which may be torn, is skipped."""
+    """Yield the rows of a timeline. The first line, which may be torn, is skipped."""
     for line in text.decode("utf-8", "replace").splitlines()[1:]:
         with contextlib.suppress(ValueError):
             stage, step, phase, wall, *parts = line.split(",")
@@ -77,7 +77,7 @@ class Ended(NamedTuple):
     begins: np.ndarray
     ends: np.ndarray
     waits: np.ndarray
-    """Waits for data in ns; -1 if unknown. The next fields use the same value."""
+    """Waits for data in ns; -1 if unknown, as in the next fields."""
     backwards: np.ndarray
     updates: np.ndarray
 
@@ -258,7 +258,7 @@ class Timeline:
         return Ended(first + np.arange(len(ends)), begins, ends, waits, *last_passes), int(inside.sum()), over, passed
 
     def _forget(self, count: int, arrived: int, requests: int, last_end: int) -> None:
-        """Remove steps. Store the begin of the next step, which otherwise is the end of the last removed step."""
+        """Remove the first steps. Store the begin of the next step, because it is the end of a removed step."""
         following = self._first + count
         self._begins.setdefault(following, last_end)
         for step in list(self._begins):
@@ -321,7 +321,7 @@ class Rows(NamedTuple):
     phases: np.ndarray
     walls: np.ndarray
     waits: np.ndarray
-    """Waits for data in ns; -1 if unknown. The next fields use the same value."""
+    """Waits for data in ns; -1 if unknown, as in the next fields."""
     backwards: np.ndarray
     updates: np.ndarray
 

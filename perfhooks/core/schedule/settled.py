@@ -47,7 +47,7 @@ class WhenSettled(OnRequest):
 
     Recording slows steps, with stacks tenfold, so a single rank ends the window at `is_enough` steps. Several ranks
     must record the same steps, but do not communicate. They wait for ten steps, or until `LONGEST_WAIT_S` after the end
-    of the first step. Because of collectives, this step ends at the same time on all ranks.
+    of the first step, which collectives end at the same time on all ranks.
     """
 
     def __init__(self) -> None:

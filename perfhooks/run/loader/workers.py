@@ -100,7 +100,7 @@ def _place(stack: str) -> tuple[str, str, int]:
 
 
 def folded(workers: Iterable[LoaderWorker]) -> dict[str, int]:
-    """Return folded stacks in ns, with the part as leaf."""
+    """Return flame graph stacks in ns, with the worker's part as leaf."""
     stacks: dict[str, int] = {}
     for worker in workers:
         for stack, parts in worker.stacks.items():
