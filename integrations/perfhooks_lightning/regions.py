@@ -20,7 +20,7 @@ _PARTS: Final = {
     **dict.fromkeys(("training_step", "validation_step", "test_step", "predict_step"), labels.FORWARD),
     **dict.fromkeys(("optimizer_step", "optimizer_zero_grad", "lr_scheduler_step"), labels.OPTIMIZER),
     "save_checkpoint": labels.CHECKPOINT,
-    # between the end of a batch and on_validation_start, while workers start
+    # first action of a validation; on_validation_start follows when the loader workers have started
     "on_validation_model_zero_grad": labels.VALIDATION,
 }
 """Part of the step by the last word in the name of a Trainer's action."""
@@ -89,7 +89,7 @@ class _Actions:
             return
         part = self._part(action)
         if action == _EPOCH:
-            # only workers start before the first fetch
+            # before the first fetch, only loader workers start
             self._labels.begin(labels.DATA, key=action)
         elif part == labels.VALIDATION:
             self._parts.begin(part)  # the callback of perfhooks ends this label

@@ -46,7 +46,9 @@ class LoaderResult(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds to the first batch of a later pass with existing workers."""
     rates: tuple[float, ...] = ()
     verdict: Outcome | None = None
-    """Comparison with half of the workers, or, for other prefetching or pinning, with the loader's own."""
+    """Comparison with half of the workers; for another ``prefetch_factor`` or ``pin_memory``, with the loader's own
+    value.
+    """
     planned: float | None = None
 
     @property
@@ -55,7 +57,6 @@ class LoaderResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def waited_percent(self) -> float | None:
-        """Time of the workers without computation and without run-queue wait, in percent."""
         if self.processor_s is None or not self.seconds:
             return None
         worker_s = self.seconds * max(self.setting.workers, 1)
@@ -85,7 +86,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
     """Reason why no setting could be measured, in one line."""
 
     def cost(self, *, of: int = 1) -> BatchCost | None:
-        """Return the cost of one batch with ``of`` workers; None if it was not measured."""
+        """Return the cost of one batch for a setting with ``of`` workers; None if that was not measured."""
         row = next((row_ for row_ in self.tried if row_.setting.workers == of and row_.batches), None)
         if row is None or row.processor_s is None:
             return None
@@ -102,9 +103,8 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
         """Return one row per setting.
 
         ``batches_per_s`` is the median over all blocks. ``planned`` is the rate that is expected from the cost of one
-        worker on idle CPUs. ``processors`` counts the CPUs in use by the workers, on average. ``waited_percent`` is
-        the percentage of worker time without computation and without run-queue wait. ``verdict`` compares the setting
-        with half of the workers, or, for other prefetching or pinning, with the loader's own.
+        worker on idle CPUs. ``processors`` counts the CPUs in use by the workers, on average. ``waited_percent`` is the
+        percentage of worker time without computation and without run-queue wait. ``verdict`` is that of `LoaderResult`.
         """
         return [
             {
@@ -134,9 +134,9 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join((*(lines if rows else ()), *self.sentences()))
 
     def sentences(self, rest_ms: float | None = None, waited_ms: float = 0.0) -> Iterator[str]:
-        """Yield the conclusions for a step with a wait for data.
+        """Yield the conclusions.
 
-        ``rest_ms`` is the step without the wait (None if unknown).
+        ``waited_ms`` is the wait for data of a step, and ``rest_ms`` its other time (None if unknown).
         """
         yield f"{self.name}: measured without training steps."
         for loader in self.tried:

@@ -104,7 +104,7 @@ class LoaderRunner:
 
     @classmethod
     def check_awaited(cls, *_: object) -> None:
-        """Raise an error if a worker of the awaited batch has ended. torch might wait for its locks without a limit."""
+        """Raise an error if a worker of the awaited batch has ended, because torch could wait forever for its locks."""
         awaited, cls._awaited = cls._awaited, None
         if awaited is not None and any(worker.exitcode is not None for worker in awaited.workers):
             raise _WorkerEnded
@@ -193,7 +193,7 @@ class LoaderRunner:
 
     def close(self) -> None:
         self._signal(signal.SIGCONT)
-        # garbage collection may run inside a worker of the next setting, and raises there
+        # shut down here: in a worker forked later, the garbage collector would do it and raise
         shutdown = threading.Thread(target=getattr(self._batches, "_shutdown_workers", bool), daemon=True)
         shutdown.start()
         shutdown.join(MP_STATUS_CHECK_INTERVAL * max(len(self.workers), 1))  # as long as torch waits for its workers

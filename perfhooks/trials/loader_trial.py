@@ -196,7 +196,7 @@ class _Trial:
             self._start(self._setting(best.workers, 2 * (best.ahead or self._ahead)), best)
             if torch.cuda.is_available():
                 self._start(self._setting(best.workers, best.ahead, pinned=not best.pinned), best)
-        # last: workers that are forked later would share any file that this setting opens in this process
+        # last: without workers, the data set opens its files here, and later workers would inherit them
         without_workers = self._start(self._setting(0), None)
         one_worker = self._setting(1)
         if without_workers is not None and one_worker in self._runners:

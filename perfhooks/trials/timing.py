@@ -88,7 +88,7 @@ class Blocks:
                 raise OptionError("clock must advance while calls run: it measured no time for a billion calls")
 
     def seconds(self) -> float:
-        """Return the seconds per call of one block."""
+        """Run one block. Return its seconds per call."""
         return self._seconds(self.number) / self.number
 
     def _seconds(self, number: int) -> float:

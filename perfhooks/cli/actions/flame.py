@@ -40,7 +40,7 @@ def flame(target: str | None, out: Path | None, *, by: Measure, form: Form | Non
 
 
 def drawn(path: Path, *, by: Measure, form: Form) -> bytes:
-    """Return the content of the file; it is empty if the trace has no slices."""
+    """Return the flame graph, or the stacks, as bytes; empty if the trace has no slices."""
     handler: Handler = Flame(by=by) if form == "svg" else Stacks(by=(by,), format=form)
     artifacts = list(handler.artifacts(Capture(stage=path.name), read(path)))
     content = io.BytesIO()

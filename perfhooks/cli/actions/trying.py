@@ -43,7 +43,10 @@ def tried(
     seconds: float,
     ends: float,
 ) -> Trial:
-    """Measure variants of operators. Shapes come from ``source``. Times come from ``timed``: shapes slow the steps."""
+    """Measure variants of the operators of ``source``, which has shapes.
+
+    Times come from ``timed``, because steps with recorded shapes are slower.
+    """
     advice = None if finding is None else variants.advice_for(finding)
     variants.select_variants(variant)
     with show_spinner(f"reading {source.path}"):

@@ -65,7 +65,7 @@ def _compare(
     steps: int | None,
     seconds: float | None,
 ) -> ComparisonResult:
-    folder = WorkFolder()  # here, because no signal ends the supervisor
+    folder = WorkFolder()  # created by the supervisor, which signals cannot end before it removes the folder
     try:
         a, b = (_command(name, *side, folder, owner) for name, side in zip("AB", sides, strict=True))
         plan = Plan(a=a, b=b, tolerance=tolerance, in_turns=in_turns, steps=steps, seconds=seconds)

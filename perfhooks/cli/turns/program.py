@@ -172,7 +172,7 @@ class Program:
             self.notes = list(dict.fromkeys([*self.notes, f"{note}: {self._freezer.refusal}"]))
 
     def let_go(self, turn: Turn, beside: Program | None = None) -> None:
-        """Continue the program on the CPU of the other one."""
+        """Let the program run its next block, on the CPU of the program ``beside`` it."""
         processors = {} if beside is None else beside.processors
         self._held.clear()
         self._turn = turn
@@ -272,7 +272,6 @@ class Program:
 
     @property
     def code(self) -> int | None:
-        """Exit code, negative for a signal; None while the program runs."""
         return self._process.returncode
 
     def why_no_steps(self) -> str:

@@ -1,8 +1,8 @@
 """Wrappers of module calls, backward passes and ``torch.save``, for programs without a loader or optimizer.
 
 During its import, torch.compile takes the current ``torch.nn.Module.__call__`` for torch's own, so the wrapper is
-removed during that import. On a CPU, the wrapper of backward passes stays installed: the start and end of the passes
-show late ranks.
+removed during that import. On a CPU, the wrapper of backward passes stays installed, because the times of the passes
+show which ranks arrive late.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def exclude_from_compile() -> None:
 
 
 def would_start_device() -> bool:
-    """Return whether a recorder would be the first to use a device. Forked children could then not use it."""
+    """Return whether a recorder would initialize the device. Children forked later could then not use the device."""
     version: Any = torch.version
     nodes = (("cuda", "/dev/nvidiactl"), ("cuda", "/dev/dxg"), ("hip", "/dev/kfd"), ("xpu", "/dev/dri"))
     is_there = any(getattr(version, kind, None) and Path(node).exists() for kind, node in nodes)
@@ -128,7 +128,7 @@ def _wrapped_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _count_call() -> None:
-    # keep the wrapper until unsubscribed: on some Pythons a class that changes often becomes slow
+    # keep the wrapper until unsubscribed: from Python 3.13 on, a class that changes often becomes slow
     global _remaining  # noqa: PLW0603 -- see above
     _remaining = 0 if _on_call() else _remaining - 1
     if not _remaining:
@@ -147,7 +147,7 @@ def _wrapped_backward(outputs: Any, *options: Any, **named: Any) -> Any:
         _, _, keeps_graph, *_ = options
         if not keeps_graph or named["accumulate_grad"]:
             # a device may still be working on the pass and its collectives
-            with DisableTorchFunction():  # hide this access from modes and subclasses of the user
+            with DisableTorchFunction():  # hide this access from the user's function modes and tensor subclasses
                 is_over = outputs and getattr(outputs[0], "is_cpu", False)
             _on_backward(began if is_over else 0)
     return result

@@ -33,11 +33,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     handlers: list[str] | None = None
     options: dict[str, Any] = {}
     patience: float = PATIENCE_S
-    """Time in s after which a program without fetches and updates gets its report."""
+    """Time in s after which a program that calls no loader and no optimizer gets its report."""
     here: str = ""
     notes: str = ""
     command: int = 0
-    """Process ID of the user's command. At its exit it prints the summaries of runs that have none yet."""
+    """Process ID of the user's command, which prints all summaries that its children did not print."""
     is_watched: bool = False
     """Whether another process prints the summary if the command is killed."""
     turns: str = ""

@@ -1,4 +1,4 @@
-"""The detached process that reports a killed command, or a command that starts no Python."""
+"""The detached process that prints the summary for a command that was killed or starts no Python."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ try:
 finally:
     shutil.rmtree(sys.argv[4], ignore_errors=True)
 """
-"""Code of the waiting process. Without imports of perfhooks, it takes a fifth of the memory."""
+"""Code of the detached process. It imports perfhooks late, so it waits with a fifth of the memory."""
 
 
 def is_possible() -> bool:
     """Return whether a separate process can wait for the end of the command.
 
-    Orphans become children of a subreaper, or of the first process of a container. A script that waits for all its
-    children would wait for our process, and our process for the script.
+    Linux makes orphans children of a subreaper or of a container's first process. If the command is one and waits for
+    all its children, it and our process would wait for each other.
     """
     if not hasattr(os, "fork"):
         return False

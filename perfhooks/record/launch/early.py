@@ -2,8 +2,8 @@
 
 The recording is dropped if the program reaches a window of the schedule; otherwise it is in the report. The recording
 starts at the first call, fetch, backward pass or update. If the script computes for 0.3 s without these events,
-operators are recorded without steps. A step ends with an update, else a backward pass, else a call. If a stronger end
-appears later, the steps are counted again.
+operators are recorded without steps. A step ends with an update, else a backward pass, else a call. Stronger events
+that appear later restart the count of steps.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class StartupRecorder:
         return time.monotonic() < self._not_before
 
     def begin_with_operators(self) -> None:
-        """Start without events of steps. Another thread may call this repeatedly."""
+        """Start before any event that can define a step. Another thread may call this repeatedly."""
         in_main_thread(lambda: self.begin(has_steps=False))
 
     def _open(self) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SETS_PATH: Final = re.compile(r"""^[^#]*PYTHONPATH["'\]\s]*[=:](?!=)(?!.*PYTHONPATH)""", re.MULTILINE)
 IS_OVER: Final = "summary.printed"
-"""Name of a file that exists when everything is reported."""
+"""Name of the file that exists once all summaries are printed."""
 
 
 def at_exit(*, is_command: bool) -> None:

@@ -69,7 +69,7 @@ def _integrate(signal: StepSignal, package: str, name: str, register: Callable[[
 
 
 class Registration:
-    """Connects an integration with `perfhooks run`. Copies in processes of multiprocessing are connected too."""
+    """Connects an integration, and its copies in processes of multiprocessing, with `perfhooks run`."""
 
     def __init__(self, integration: Any, notes: str) -> None:
         self._integration, self._notes = integration, notes
@@ -86,5 +86,5 @@ class Registration:
         self.__dict__.update(state)
         signal = step_signal.current() if process.is_child() else None
         if signal is not None:
-            # later: the integration itself is not restored yet
+            # later, because unpickling has not restored the integration yet
             signal.when_child_begins.append(functools.partial(self.register, signal))

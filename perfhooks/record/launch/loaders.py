@@ -1,4 +1,4 @@
-"""Wrappers of torch's DataLoader iterators, which report passes and fetches."""
+"""Wrappers of DataLoader iterators. They report each pass over the data set and each fetch of a batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def listen(module: Any, signal: StepSignal) -> Callable[[], None]:
     """Wrap the iterators of all DataLoaders. Return a function that restores torch.
 
     The classes stay the same, because code may use ``super(self.__class__, self)``. Workers are forked after the
-    wrapped constructor of the base class, so no function of perfhooks is on their stack.
+    wrapped constructor of the base class, so stacks of workers contain no function of perfhooks.
     """
     iterator, parallel = module._BaseDataLoaderIter, module._MultiProcessingDataLoaderIter  # noqa: SLF001 -- no public name is as deep
     wrapped = [
@@ -89,7 +89,7 @@ def _fetching(fetch: Callable[[Any], Any], signal: StepSignal) -> Callable[[Any]
         events.fetches += 1
         if events.armed or events.fetches >= events.due:
             signal.on_fetch()
-        # torch labels the fetch, and a second label would hide that it belongs to a validation
+        # no label here: torch labels the fetch itself, and a second label would hide that a validation fetches
         pulse = events.pulse
         pulse.ask(clock())
         try:

@@ -84,7 +84,7 @@ class Profilers:
             self.current.pause(cause)
 
     def end(self, cause: str | None) -> str | None:
-        """Return why the profiler recorded nothing."""
+        """End the profiler. Return why it recorded nothing."""
         profiler, self.current = self.current, None
         if profiler is not None:
             profiler.stop(cause)

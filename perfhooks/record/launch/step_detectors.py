@@ -1,8 +1,9 @@
 """Step detectors: rules that decide which event ends a step, and when one rule replaces another.
 
-A fetch ends a step if an optimizer has stepped since the last boundary. Updates that follow each other without a fetch
-are steps. With several optimizers, the last update of a round ends the step. Fetches without updates are steps, as in
-evaluation. If a program has no optimizer by its twentieth backward pass, each pass counts as an update.
+A *fetch* gets a batch from a DataLoader. An *update* is a call of ``optimizer.step``. In a *round* each optimizer
+steps. A fetch ends a step if an optimizer has stepped since the last step. Updates that follow each other without a
+fetch are steps. With several optimizers, the last update of a round ends the step. Fetches without updates are steps.
+If a program has no optimizer by its twentieth backward pass, each pass counts as an update.
 
 A new profiler starts with each of the three detectors that detect steps::
 
@@ -10,7 +11,7 @@ A new profiler starts with each of the three detectors that detect steps::
     Undecided ──────────────────────► ByLoader ────────────────────────────────────► ByBatches
         │                             │      ▲ ▲                                         │
         │        the third round ends │      │ └──────────────── an update ──────────────┘
-        │        before two steps did,│      │ a fetch, up to the third round
+        │        before two steps end,│      │ a fetch, up to the third round
         │        or fetches have ended│      │
         │                             ▼      │
         └──────────────────────────► PeriodDetector
@@ -38,32 +39,33 @@ Mode = Literal["loader", "optimizer", "batches", "backward", "call", "process"]
 """
 
 BATCHES: Final = 20
-"""Batches without an update after which each backward pass counts as an update; without one, each fetch is a step.
+"""Batches without an update after which each backward pass counts as an update. Without backward passes, each fetch is
+a step.
 """
 
 NEVER: Final = sys.maxsize
 _SETTLED_ROUNDS: Final = 3
-"""Rounds, in which each optimizer updates once, after which the step detector no longer changes."""
+"""Number of rounds after which the step detector no longer changes."""
 _SURE_STEPS: Final = 2
-"""After this number of steps that fetch a batch, updates without a fetch no longer change the detector. Before that,
-they do, because some programs read their loader into a list and then train on the list.
+"""Steps with a fetch after which updates without a fetch no longer change the detector. Earlier they do, because some
+programs read their loader into a list and train on the list.
 """
 _STAGE_ROUNDS: Final = 10
 """Minimum rounds of a single optimizer before a second optimizer counts as a new stage."""
 _LONE_UPDATES: Final = 3
-"""Updates in a row by a later optimizer, after which the earlier optimizers count as a part of the start."""
+"""Updates in a row after which an optimizer leads, if earlier optimizers were used only at the start."""
 
 
 class Round:
-    """Learns the order in which several optimizers step, and detects the last step of a round.
+    """Learns the order of the updates by several optimizers, and detects the last update of a round.
 
     One optimizer, the leader, ends rounds::
 
         a b a b a b       b leads
-        a b b a b b       a leads, because b steps several times in a round
-        a ... a b ... b   b replaces a after ten steps of a in a row, or when a is deleted
-        a b a b a a       a leads again, because b no longer steps
-        a a b b a a b b   b leads with its second step
+        a b b a b b       a leads, because b updates several times in a round
+        a ... a b ... b   b replaces a when a has made ten updates in a row, or is deleted
+        a b a b a a       a leads again, because b no longer updates
+        a a b b a a b b   b leads with its second update
     """
 
     def __init__(self) -> None:
@@ -106,7 +108,7 @@ class Round:
         return True
 
     def _add_run(self, key: int, length: int, *, is_first: bool) -> bool:
-        """Return whether the leader stepped less often in a row than before, so that its round ended undetected."""
+        """Return whether the leader made fewer updates in a row than before, so that its round ended undetected."""
         self._runs[key] = length
         if self._repeats and key == self._leader_key:
             is_late, self._repeats = length < self._repeats, length

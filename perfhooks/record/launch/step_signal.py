@@ -385,9 +385,9 @@ class StepSignal:
             self.early.begin_with_operators()
 
     def _on_early_end(self) -> None:
-        """Start the timeout after which the files are written.
+        """Start the timeout after which the start-up recording is written.
 
-        If steps are detected before, the files are written at the end of the program.
+        If steps are detected earlier, it is written at the end of the program.
         """
         self._subscribe()
         for profiler in (

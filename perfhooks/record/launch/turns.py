@@ -1,4 +1,4 @@
-"""One of two programs in interleaved blocks, for ``perfhooks compare --run``. The program pauses at the end of a step.
+"""Pauses one of the two programs of ``perfhooks compare --run`` while the other one runs a block of steps.
 
     A   ░░██████▌          ░░██████▌          ░░██████▌            ▌ paused: waits for one line from a socket
     B   ▌        ░░██████▌          ░░██████▌          ░░██...
@@ -129,7 +129,7 @@ class HeldSteps:
             self._hold(uses_device=uses_device)
 
     def _time(self, steps: int) -> None:
-        # count from the scheduled start: if a signal handler raised, other ranks are one step behind
+        # count from the scheduled start: an error of a signal handler may have delayed this rank by one step
         self._at_begin, self._until, self._timed = self._done, self._until + steps, 0
         self._clocks = _Clocks.read(self._thread)
 

@@ -256,7 +256,7 @@ class LoopController:
                 if windows.current is None and self.requests.opens(step):
                     self._open(step)
                 phase = self.requests.phase(step) if windows.current is not None else _phase_between()
-                # steps of a window with stacks and shapes are not compared with other steps, like warm-up steps
+                # steps with stacks and shapes are, like warm-up steps, not compared with other steps
                 timeline.enter(step, Phase.WARMUP if windows.is_explaining else phase)
                 pulse.is_recording = windows.current is not None and phase is Phase.ACTIVE
                 if pulse.is_recording:

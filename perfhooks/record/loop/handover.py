@@ -140,7 +140,10 @@ class Handover:
         return self.tasks.windows_left >= QUEUE
 
     def find_place(self, window: RecordedWindow) -> Place | None:
-        """Return the folder of a window. The name has the scheduled steps, because one rank may shorten its window."""
+        """Return the folder of a window.
+
+        It is named by the scheduled steps, because only one rank may have shortened its window.
+        """
         last = window.planned.last + window.shortened if window.planned else None
         return None if self.run is None else self.run.place(self._stage, window.first, last)
 

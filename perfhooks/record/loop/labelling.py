@@ -127,7 +127,7 @@ def start(
 
 
 def _find_original() -> bool:
-    """Return whether the replacement can call the current function without being called back by it.
+    """Store the function that the replacement calls. Return False if that function may call the replacement back.
 
     ``make_fx`` and ``torch.fx`` patch module calls and later restore the previous attribute. If a window ended before
     that, they restore the replacement of perfhooks.

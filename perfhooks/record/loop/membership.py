@@ -66,7 +66,7 @@ class Membership:
 
     def _open_late(self, job: Job, on_opened: Callable[[Run | None], object]) -> None:
         run = self._open_run(job)
-        self._handover.open(run, starts_worker=False)  # a process that is forked meanwhile would inherit its pipes
+        self._handover.open(run, starts_worker=False)  # a child forked later would inherit the worker's pipes
         on_opened(run)
 
     def update_rank(self, loop: WatchedLoop) -> bool:

@@ -25,14 +25,14 @@ NAME: Final = "cuspy"
 _OBSERVER: Final = "torch.profiler._cuspy.observers.profiler"
 """Name of the module of the device observer. It needs the package cupti-python."""
 _SWITCH: Final = "enable_"
-"""Prefix of the recorder's boolean options. ``activities`` omits the prefix: ``environment_counters``."""
+"""Prefix of the recorder's boolean options. The option ``activities`` omits it: ``cuspy+environment_counters``."""
 _TYPE: Final = "type"
 
 _FAILURES: Final = (ImportError, AttributeError, OSError, RuntimeError, TypeError, ValueError, PerfhooksError)
 """Errors that CUPTI, its Python package, or the settings of the device raise."""
 
 _logged: set[str] = set()
-"""Logged reasons why the recorder is not available. If there is one, Kineto records instead."""
+"""Reasons, already logged, why the recorder is not available."""
 
 
 class UnavailableError(PerfhooksError):

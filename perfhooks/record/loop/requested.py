@@ -57,7 +57,7 @@ class Requests:
         self.load: ThreadLoad | None = None
         """CPU use of other threads since the start of the loop; only for a loop without a schedule."""
         self.shortest_wait_s = 0.0
-        """Minimum training time in s before the window, as last computed."""
+        """Minimum training time in s before the automatic window, which is later if other threads are busy."""
         self._windows: list[RequestedWindow] = []
         self._is_full = False
 
@@ -181,7 +181,7 @@ class Requests:
             if window.planned.first <= last and first <= window.planned.last:
                 return window.planned.last + 1
         if isinstance(self.base, CallableSchedule):
-            return None  # the function can only be asked step by step, see `opens`
+            return None  # a callable schedule must be evaluated step by step, see `opens`
         if self.base.phase(first) is not Phase.WAIT:
             change = self.base.next_change(first)
             return -1 if change is None else change

@@ -115,7 +115,7 @@ class Explainer:
     def _in_evaluating_function(self, samples: Sequence[Sample], sure: list[Sample]) -> list[Sample]:
         """Return the samples in the outermost function that contains all ``sure`` samples, and few others.
 
-        Other samples of an evaluation show loading or scoring.
+        Its other samples show the loading or scoring of an evaluation.
         """
         stacks = [self.usual.own(sample.stack) for sample in sure]
         shared = stacks[0][: min(common(stacks[0], stack) for stack in stacks)] if stacks else ()
@@ -127,7 +127,7 @@ class Explainer:
                 for sample in samples
                 if any(called.code is frame.code for called in self.usual.own(sample.stack))
             ]
-            # Calls of a small model take 20% of a rollout.
+            # Calls of a small model take only 20% of a rollout.
             if spent(sure) >= 0.1 * spent([sample for sample in matching if not self._has_frame_of(DATA)(sample)]):
                 return matching
         return sure
@@ -183,7 +183,7 @@ class Explainer:
         return max((frame for frame in lines if frame.code is innermost), key=lines.__getitem__, default=None)
 
     def _nameable_frames(self, stack: Stack) -> list[Frame]:
-        """Return the user's frames below the loop, else of packages, else those of the functions around the loop."""
+        """Return the user's frames inside the loop, else frames of packages there, else frames around the loop."""
         inner = self.usual.own(stack)
         outer = stack[: len(stack) - len(inner)]
         preferred, fallback = PREFERENCE[:2], PREFERENCE[2:]

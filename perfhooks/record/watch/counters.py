@@ -162,7 +162,7 @@ class CpuWaits:
         before = self._before
         if before is not None and step == before.step:
             return
-        # read these four together: reading the CPU time of others takes long enough for a switch
+        # read these four together: the slower `others_ns` leaves time for a context switch
         wall, thread_ns, queued_ns, process_ns = clock(), thread.cpu_ns(), thread.waited_ns(), time.process_time_ns()
         if thread_ns is None or queued_ns is None:
             return

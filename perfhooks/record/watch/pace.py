@@ -24,7 +24,7 @@ class Pace:
         self.median_ns: float | None = None
         self.limit_ns: float | None = None
         self.doubt_ns: float | None = None
-        """Step time in ns from which the stack is sampled."""
+        """Step time in ns above which the running step is sampled."""
 
     def add(self, walls: Sequence[int]) -> None:
         first = max(0, FEWEST_FIRST - self._count)
@@ -39,5 +39,5 @@ class Pace:
         if len(self._walls) < LEAST_STEPS:
             return math.inf
         one_in_ten = sorted(self._walls)[len(self._walls) * 9 // 10]
-        # One in a billion steps exceeds six spreads by noise. The 1.3 is for steps that hardly vary.
+        # By noise, one step in a billion exceeds six times this spread. The factor 1.3 is for nearly constant steps.
         return max(1.3 * median_ns, median_ns + 6.0 * (one_in_ten - median_ns))

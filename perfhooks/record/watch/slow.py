@@ -136,7 +136,7 @@ class SlowSteps:
             if sample is not None:
                 usual.add(sample)
             self._usual_sample = now, step, self._sample(now, int(SHORTEST_S * 1e9), late_ns)
-        if now > self._last_waited.at + 2e8:  # a reading doubles the cost of a sample
+        if now > self._last_waited.at + 2e8:  # reading the counters doubles the cost of a sample
             thread = self._sampler.thread(self._loop.thread, self._loop.native)
             self._last_waited = _Reading(now, thread.waited_ns())
 

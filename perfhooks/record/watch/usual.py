@@ -39,7 +39,7 @@ class UsualSteps:
         if sample.stack:
             self.samples.append(sample)
             shared = sample.stack if self.prefix is None else self.prefix[: common(self.prefix, sample.stack)]
-            # the loop is never in a model, even if all samples are
+            # end above torch's frames: the loop is outside of the model, even if all samples are inside
             self.prefix = tuple(dropwhile(lambda frame: frames.is_torch(frame.file), shared[::-1]))[::-1]
 
     def count(self, spent_ns: int, waited_ns: int) -> None:
@@ -54,13 +54,13 @@ class UsualSteps:
         return stack if self.prefix is None else stack[common(self.prefix, stack) :]
 
     def share(self, matches: Callable[[Sample], bool]) -> float:
-        """Return the share of usual samples that match. A few samples of a short run are not a usual share."""
+        """Return the share of usual samples that match. The share is lower if there are few samples."""
         return sum(map(matches, self.samples)) / max(len(self.samples), MIN_SAMPLES)
 
     def unseen(self, samples: Iterable[Sample], after: Stack = ()) -> list[Sample]:
-        """Return the samples at a line of the loop, or in a function below it, that usual steps never contain.
+        """Return the samples whose line in the loop, or function called by it, is in no sample of usual steps.
 
-        The line of the stack ``after`` the step counts as usual, because the training may have moved to another loop.
+        The stack ``after`` the step counts as usual, because the training may have moved to another loop.
         """
         if len(self.samples) < MIN_SAMPLES:
             return []

@@ -6,8 +6,8 @@ The training passes the open memory of each worker (``/proc/PID/mem``), which Li
              ── socket: the window ends ────────────────────────────►                 ── reads ──► worker 1
              ◄─ pipe: a line of JSON ────────────────────────────────
 
-Python's frames contain the function and the number of the batch. The time between two samples counts for the second
-sample. The interval is random, because a fixed interval would miss parts of periodic work.
+The frames of a worker contain the function and the index of the batch. The time between two samples is attributed to
+the second sample. The interval is random, because a fixed interval would miss parts of periodic work.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOOP: Final = "_worker_loop"
 _FEED: Final = "_feed"
 """Name of the function in ``multiprocessing/queues.py`` that sends batches to the training."""
 _MEMORY_AT: Final = 16
-"""Number of the sample at which memory is measured, because the measurement takes the kernel a millisecond."""
+"""Index of the only sample with a memory measurement, which takes a millisecond."""
 
 
 class Order(TypedDict):

@@ -39,7 +39,7 @@ _LIBRARIES: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdli
 
 
 class _PendingCall:
-    """A call in ``__bool__``, which Python runs in the main thread, so exceptions reach the program."""
+    """Argument of ``Py_AddPendingCall``. Python calls its ``__bool__``, so exceptions reach the program."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self._run = functools.partial(_run, act)
@@ -86,7 +86,7 @@ def _run(act: Callable[[], object], frame: FrameType | None) -> None:
 def _may_run(frame: FrameType | None) -> bool:
     """Return whether the recorder can end now.
 
-    At the end of a backward pass, torch restores the recorder that was active at the start of the pass.
+    It must not end inside a backward pass. At the end of the pass, torch restores the recorder of its start.
     """
     if signals.deferral.is_active or torch._C._current_graph_task_id() != -1:  # noqa: SLF001 -- torch has no public name
         return False

@@ -47,7 +47,7 @@ def is_any_open(*, is_same_step: bool = False) -> bool:
 
 
 def _names(roots: list[Any]) -> Iterator[str]:
-    # A recording with steps has few roots; others may have millions.
+    # A recording with step marks has few root events; without steps it may have millions.
     for root in islice(roots, 1000):
         if root.name.startswith(labels.STEP_MARK):
             event = root

@@ -18,10 +18,9 @@ _exit: Callable[[object], None] = vars(torch.autograd)["_record_function_with_ar
 
 
 class LabelledRange(record_function):
-    """A ``record_function`` without operator calls, because each call releases the GIL.
+    """A label like ``record_function``, but without operator calls, which release the GIL.
 
-    Such a label is also invisible to function and dispatch modes of the user, FakeTensorMode, ``make_fx`` and
-    ``torch.jit.trace``.
+    Function and dispatch modes, ``make_fx`` and ``torch.jit.trace`` do not see it.
     """
 
     def __init__(self, name: str) -> None:

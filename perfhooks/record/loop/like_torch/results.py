@@ -66,7 +66,7 @@ class WindowResults(RecordedWindow, TorchProfile):
     """Trace file, operator table and stacks. The trace file has no name, but is open until it is released."""
 
     marks_before: int = 0
-    """Step marks before the first step of the training, which shift the numbers of later marks."""
+    """Number of ``ProfilerStep#`` marks before the first step of the training."""
     _saved: IO[bytes] | None = None
 
     @property

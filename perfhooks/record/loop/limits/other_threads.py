@@ -1,8 +1,8 @@
 """Other Python threads of the program, which compete with the training for the GIL and the CPUs.
 
 Each system call of the training lets another thread take the GIL, for up to 5 ms. While other threads are busy, a
-recording costs the training ten times as much as alone. It therefore begins after `SHORTEST_WAIT_S`, to limit its share
-of the training's time.
+recording costs the training ten times as much as alone. Such a recording begins after `SHORTEST_WAIT_S`, so that it
+takes a limited share of the training's time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ThreadLoad:
         self._threads = {ident: (thread, thread.cpu_ns() or 0) for ident, thread in self._counted()}
 
     def is_busy(self) -> bool:
-        """Return whether these threads compete with the calling one."""
+        """Return whether these threads compete with the calling thread."""
         used = 0
         for ident, thread in self._counted():
             used += max((thread.cpu_ns() or 0) - self._threads.get(ident, (thread, 0))[1], 0)
@@ -53,7 +53,7 @@ def has_other_threads() -> bool:
 
 
 def has_busy_threads() -> bool:
-    """Return whether other threads compete with the calling one.
+    """Return whether other threads compete with the calling thread.
 
     If there are other threads, this waits for 5 ms. If more programs compute than there are CPUs, a busy thread may get
     no CPU in that time, so this waits up to five times.

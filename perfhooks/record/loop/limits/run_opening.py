@@ -1,6 +1,6 @@
 """Open a run folder in another thread, if other threads of the program compete with the training for the GIL.
 
-Each system call lets another thread take the GIL, for up to 5 ms. Opening a run folder makes 200 system calls.
+Each of its 200 system calls lets another thread take the GIL, for up to 5 ms.
 """
 
 from __future__ import annotations
