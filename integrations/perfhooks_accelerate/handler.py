@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STAGES: Final = ("train", "validate", "test", "predict")
 NOTHING: Final = "on request"
-"""Schedule of the training if only other loops have a schedule. It records only requested windows."""
+"""Schedule of the training if only other loops have a schedule: only requested windows are recorded."""
 _METHODS: Final = {
     "backward": labels.BACKWARD,
     "clip_grad_norm_": labels.OPTIMIZER,

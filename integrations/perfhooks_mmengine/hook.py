@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.adapters import HandlerLike, Place, ScheduleLike
 
 _STEPS: Final = "perfhooks"
-"""Key of the step counts in a checkpoint. They may differ from the number of iterations."""
+"""Key of the step counts in a checkpoint. Counts may differ from the number of iterations."""
 
 
 @with_options(without=("stage",), keep_results=False)
@@ -64,7 +64,7 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
 
     priority = "VERY_LOW"
     in_place = False
-    """Whether the hook is registered in place of mmengine's own. If so, it profiles the first epoch by default."""
+    """Whether the hook is registered in place of mmengine's own, and profiles the first epoch by default."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
     after_test_iter = after_val_iter
 
     def before_save_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
-        """Add step counts that differ from the iteration."""
+        """Add the step counts to the checkpoint if they differ from the iteration."""
         with guard("saving the steps in the checkpoint", self._on_error):
             steps = self._stages.counts()
             if self._updates is None:

@@ -28,7 +28,7 @@ class _ForwardingHandler(logging.Handler):
         self.target = target
         self.users = 0
         self.runs: set[str] = set()
-        """Names of the run folders of this training. After the training, only log lines with one of them are added."""
+        """Run folders of this training. After the training, only log lines with one of these names are added."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if self.runs and not any(run in record.getMessage() for run in self.runs):
@@ -61,7 +61,7 @@ class RunnerLog:
             logger.setLevel(logging.INFO)
 
     def stay_for(self, runs: Iterable[str]) -> None:
-        """Send only log lines that name these runs from now on, because other trainings may follow in the process."""
+        """Send only log lines that name one of ``runs`` from now on, because the process may start other trainings."""
         if self._handler is not None:
             self._handler.runs.update(runs)
 

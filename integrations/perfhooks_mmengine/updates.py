@@ -25,7 +25,7 @@ class Updates:
         self._answers = [getattr(wrapper, "should_update", lambda: True) for wrapper in optim_wrappers(runner)]
 
     def end_iteration(self) -> bool:
-        """End an iteration. Return whether it updated the model."""
+        """End an iteration. Return whether the iteration updated the model."""
         self._iteration += 1
         return self._has_updated()
 

@@ -9,7 +9,8 @@ T = TypeVar("T")
 def caller(kind: type[T]) -> T | None:
     """Return the ``self`` of the innermost running method of a class, or None.
 
-    Hooks that do not receive the trainer or runner use this function. The search is too slow for every step.
+    Hooks that do not receive the trainer or runner use this function. The search through the stack is too slow for
+    every step.
     """
     frame = inspect.currentframe()
     while frame is not None:

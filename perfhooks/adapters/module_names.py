@@ -17,8 +17,8 @@ _MODULE: Final = "module"
 class ModuleNames:
     """Labels the forward pass of every descendant of ``root`` with its name, ``[module] encoder.layer1``.
 
-    torch.compile ignores hooks that are added later. Code that is first compiled while the hooks are present is
-    compiled again without them. A module that is used twice has its first name.
+    torch.compile ignores hooks that are added after compilation. Code first compiled with hooks is compiled again
+    without them. A module with two names is labelled with the first one.
     """
 
     def __init__(self, root: torch.nn.Module, region: Callable[[str], AbstractContextManager[Any]]) -> None:

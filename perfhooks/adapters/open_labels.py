@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class OpenLabels:
-    """The open labels in the trace, innermost last. ``region`` opens a label."""
+    """The open labels in the trace, innermost last. ``region`` returns a context manager for a label."""
 
     def __init__(self, region: Callable[[str], AbstractContextManager[Any]]) -> None:
         self._region = region

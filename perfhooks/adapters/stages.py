@@ -88,7 +88,7 @@ class Stage:
         self.profiler.speak_as(framework)
         self.labels: Labels = Parts(self.profiler, {}) if labels is None else labels(self.profiler, name)
         self.parts = self.labels if isinstance(self.labels, Parts) else Parts(self.profiler, {})
-        """Labels for hooks that begin and end parts. They have no effect between windows."""
+        """Labels for hooks that begin and end parts. Outside of windows, labels have no effect."""
         self.data_arrived = self.profiler.data_arrived
         """Reports that the current step has its batch."""
         self._step = self.profiler.step
@@ -156,7 +156,7 @@ class Stage:
 
     @contextmanager
     def running(self, loop: Any = None, *, for_good: bool = True, **begin: Any) -> Iterator[None]:
-        """Run the loop inside the context; ``for_good`` means that the loop ends with it."""
+        """Profile the loop that runs inside the context. With ``for_good`` the loop cannot continue later."""
         cause = None
         self.begin(loop, **begin)
         try:
@@ -204,7 +204,7 @@ class Stage:
 
 
 class _Unprofiled(Stage):
-    """A stage for loops without a schedule. Its methods have no effect."""
+    """A stage for loops without a schedule, whose methods have no effect."""
 
     def begin(self, *_: Any, **__: Any) -> None:
         """Do nothing."""

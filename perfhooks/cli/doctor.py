@@ -25,7 +25,7 @@ EXAMPLES: Final = """Examples:
 
 FRAMEWORKS: Final = ("lightning", "pytorch_lightning", "mmengine", "transformers", "accelerate", "tensorboard")
 _ALSO: Final = ("pytorch_lightning",)
-"""Second import name of Lightning. No extra has this name."""
+"""Second import name of Lightning. No pip extra has this name."""
 _OTHER_TOOLS: Final = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", "KINETO_USE_DAEMON")
 
 

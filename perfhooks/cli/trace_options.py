@@ -25,7 +25,7 @@ MAX_UNPACKED: Final = typer.Option(
     "268 and 100 times its packed size.",
     show_default=False,
 )
-"""Option of several verbs. Its parameter name begins with ``_``, because the callback consumes the value."""
+"""Option of several verbs. The name of the parameter begins with ``_``, because the callback consumes the value."""
 
 COMMUNICATION: Final = typer.Option(
     "--communication",

@@ -132,7 +132,7 @@ class Bench:
         call = self._call(index)
         if (changed := variant.changed(call)) is None:
             return None
-        # the other half is for inputs, comparing results and calibration
+        # the other half of the time is for inputs, comparing results and calibration
         limit = min(max(seconds / 2, SHORTEST_S), timing.LONGEST_S)
         deviation = difference(call, changed)
         blocks = Blocks(changed, self._options.clock)

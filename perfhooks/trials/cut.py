@@ -29,7 +29,8 @@ _OPTIONS: Final = {
     "weight_decay": (1e-4, {"SGD", "Adam", "Adagrad", "RMSprop"}, {"add"}),
     "amsgrad": (True, {"Adam", "AdamW"}, {"maximum", "maximum_"}),
 }
-"""Optimizer options that cost time: a common value, the optimizers with this option, and operators that reveal it."""
+"""Optimizer options that cost time: a common value, the optimizers with this option, and operators that show its use.
+"""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class SkippedOperators:
     name: str
     reason: str
     share: float
-    """Time of these operators as a ratio to that of all operators."""
+    """Time of the operators in these calls, as a fraction of the time of all operators."""
 
 
 @dataclass(frozen=True)

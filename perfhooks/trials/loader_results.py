@@ -46,9 +46,7 @@ class LoaderResult(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds to the first batch of a later pass with existing workers."""
     rates: tuple[float, ...] = ()
     verdict: Outcome | None = None
-    """Comparison with half of the workers; for another ``prefetch_factor`` or ``pin_memory``, with the loader's own
-    value.
-    """
+    """Comparison with half of the workers; for another ``prefetch_factor`` or ``pin_memory``, with the loader's own."""
     planned: float | None = None
 
     @property

@@ -193,7 +193,7 @@ class LoaderRunner:
 
     def close(self) -> None:
         self._signal(signal.SIGCONT)
-        # shut down here: in a worker forked later, the garbage collector would do it and raise
+        # else the garbage collector of a worker forked later would call it, and raise
         shutdown = threading.Thread(target=getattr(self._batches, "_shutdown_workers", bool), daemon=True)
         shutdown.start()
         shutdown.join(MP_STATUS_CHECK_INTERVAL * max(len(self.workers), 1))  # as long as torch waits for its workers

@@ -66,10 +66,11 @@ def measure_loader(
 
 
 class _Signals:
-    """Handlers of the main thread while loaders are measured.
+    """Signal handlers while loaders are measured.
 
-    If a worker dies, torch's handler raises an error at any line of the main thread. This one raises it only while a
-    batch of the worker is awaited. Ctrl-C raises one KeyboardInterrupt, and only while ``is_interruptible``.
+    If a worker dies, torch's SIGCHLD handler raises an error at any line of the main thread. The handler of perfhooks
+    raises only while a batch of the worker is awaited. Ctrl-C raises one KeyboardInterrupt, and only while
+    ``is_interruptible``.
     """
 
     def __init__(self) -> None:
@@ -196,7 +197,7 @@ class _Trial:
             self._start(self._setting(best.workers, 2 * (best.ahead or self._ahead)), best)
             if torch.cuda.is_available():
                 self._start(self._setting(best.workers, best.ahead, pinned=not best.pinned), best)
-        # last: without workers, the data set opens its files here, and later workers would inherit them
+        # last: without workers, the data set opens files here, and later workers would inherit them
         without_workers = self._start(self._setting(0), None)
         one_worker = self._setting(1)
         if without_workers is not None and one_worker in self._runners:

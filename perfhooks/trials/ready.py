@@ -102,8 +102,8 @@ def extent(dims: Sequence[int], strides: Sequence[int] | None) -> int:
 def difference(a: PreparedCall, b: PreparedCall) -> float | None:
     """Return the largest difference, relative to the largest value of each tensor of ``a``.
 
-    It is infinite if shapes differ, or if only one result is finite at some position. It is None if results are random,
-    uninitialised or no tensors.
+    The difference is infinite if shapes differ, or if only one result is finite at some position; None if results are
+    random, uninitialised or no tensors.
     """
     if a.is_random or b.is_random:
         return None

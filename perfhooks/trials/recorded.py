@@ -165,7 +165,7 @@ def load_calls(tables: Tables, unrecorded_ms: float | None = None, timed: Tables
     """Return the operator calls of a window.
 
     With ``unrecorded_ms`` (unprofiled step time), host times are reduced by the recorder's overhead, evenly over all
-    slices. ``timed`` is another window: each operator's time there is divided among its calls in ``tables``.
+    slices. ``timed`` is another window: its time of each operator is divided among the calls in ``tables``.
     """
     trace = tables.trace
     if not len(trace.sparse("types")[0]):

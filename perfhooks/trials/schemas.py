@@ -26,7 +26,7 @@ _MODES: Final = {
     *("approximate", "driver", "indexing", "interpolation", "mode", "norm", "ord", "p", "pad_mode", "padding"),
     *("padding_side", "reduce", "rounding_mode", "side", "UPLO"),
 }
-"""Names of string arguments that select a mode. They are never paths."""
+"""Names of string arguments that select a mode, and are never paths."""
 _TENSORS: Final = ("Tensor", "List[Tensor]")
 _REFUSED: Final = (
     (communication.OPERATORS, "a collective needs the other ranks"),

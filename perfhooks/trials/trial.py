@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.trials.cut import Group, OperatorSelection
 
 COMPARABLE: Final = (0.5, 2.0)
-"""Results apply to the training if the time of a call outside of it, divided by the recorded time, is in this range."""
+"""Range of the ratio of a call's time in the trial to its recorded time in which results apply to the training."""
 
 
 class Saving(NamedTuple):
@@ -61,8 +61,8 @@ class OperatorResult:
     def saving(self, result: VariantResult) -> Saving | None:
         """Return the estimated reduction of the step time; None if it is unknown.
 
-        The estimate is a range if the comparison is undecided, or if the call took longer or shorter than in the
-        training. Only the shorter time certainly belongs to the operator.
+        The estimate is a range if the comparison is undecided, or if the ratio of the call's time to its recorded time
+        is not in `COMPARABLE`.
         """
         if result.timing is None or result.is_wrong or not self.beside_recorded:
             return None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Test = Callable[[PreparedCall], bool]
 
 _EXACT: Final = 1e-3
-"""Maximum difference of results at equal precision. It allows for another order of summation, and for TF32."""
+"""Maximum difference of results at equal precision. Another order of summation and TF32 differ by less."""
 _ROUNDED: Final = 0.05
 """Maximum difference with 7 or 10 bits of mantissa. Errors of 1% to 2% are usual for bf16."""
 _OTHER_WAY: Final = 5 * _EXACT

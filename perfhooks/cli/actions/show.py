@@ -71,7 +71,7 @@ _ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}
 _SPLIT: Final = {"kernels": "kernels_by_launch", "counters": "counters_by_kernel"}
 _OF_ALL_WINDOWS: Final = ("steps", "checks")
 _OF_STACKS: Final = ("functions", "modules", "stacks")
-"""Tables that need stacks. If the last window has none, the second window supplies them."""
+"""Tables that need stacks. If the last window has none, the loop's second window has them."""
 _NEEDED_OPTIONS: Final = {"shapes": "record_shapes", **dict.fromkeys(("stack", "line", "module"), "with_stack")}
 """Option of the recorder that a value of ``--by`` needs."""
 _OF_RUN: Final = ("startup", "slow")
@@ -200,8 +200,8 @@ def tables(
     """Return tables of a target.
 
     The tables of steps and checks cover all windows. The tables of the start-up and of slow steps cover the run. Other
-    tables cover the last window. If it lacks stacks or shapes, tables that need them come from the second window of the
-    loop, which records both.
+    tables cover the last window. If the last window lacks stacks or shapes, tables that need them come from the loop's
+    second window.
 
     Raises:
         TraceError: A trace is missing or cannot be read.

@@ -43,9 +43,9 @@ def tried(
     seconds: float,
     ends: float,
 ) -> Trial:
-    """Measure variants of the operators of ``source``, which has shapes.
+    """Measure variants of the operators in the trace ``source``, which has shapes.
 
-    Times come from ``timed``, because steps with recorded shapes are slower.
+    Times come from the trace ``timed``, because recording shapes slows the steps.
     """
     advice = None if finding is None else variants.advice_for(finding)
     variants.select_variants(variant)

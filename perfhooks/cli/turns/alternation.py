@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from perfhooks.cli.turns.supervisor import Owner
 
 SHORT_S: Final = 0.03
-"""Length in s of a block, in which one program runs and the other waits. It holds for programs without a device and
-without computing child processes. In ten pairs of equal trainings, ratios varied by 7.1% with blocks of 0.2 s on any
-CPU, and by 1.4% with these blocks on one CPU.
+"""Length of a block in s if only the training process computes, on a CPU. In ten pairs of equal trainings, ratios
+varied by 1.4% with these blocks on one CPU, and by 7.1% with blocks of 0.2 s on any CPU.
 """
 LONG_S: Final = 0.2
-"""Length of a block in s if a device or other processes work too."""
+"""Length of a block in s if a device or child processes compute too."""
 
 
 @dataclass(frozen=True, kw_only=True)

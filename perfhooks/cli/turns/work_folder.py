@@ -30,7 +30,10 @@ class WorkFolder:
                 return
 
     def use_repository(self, common: Path) -> None:
-        """Store the repository, so that its worktrees are removed. Call this before a worktree is created here."""
+        """Store the repository, whose worktrees are removed with the folder.
+
+        Call this before the first worktree is created.
+        """
         with (self.path / _REPOSITORIES).open("ab") as file:
             file.write(os.fsencode(common) + b"\0")
 

@@ -1,7 +1,7 @@
 """Start-up recording: the first steps of a program, kept in memory until the end.
 
 The recording is dropped if the program reaches a window of the schedule; otherwise it is in the report. The recording
-starts at the first call, fetch, backward pass or update. If the script computes for 0.3 s without these events,
+starts at the first call, fetch, backward pass or update. If the script computes for 0.3 s without such an event,
 operators are recorded without steps. A step ends with an update, else a backward pass, else a call. Stronger events
 that appear later restart the count of steps.
 """
@@ -152,7 +152,7 @@ class StartupRecorder:
             self._next()
 
     def begin(self, *, has_steps: bool = True) -> None:
-        if self._must_wait():  # check this first, because the other checks release the GIL
+        if self._must_wait():  # check this first: later checks release the GIL
             return
         with lifetime.busy(), guard("recording the first steps"), self._lock:
             if not self.is_new or self._is_closed or calls.would_start_device():

@@ -37,7 +37,7 @@ def listen(module: Any, request: Request) -> None:
 
 
 def stop_file(result: Path) -> Path:
-    """Return the file that ends the trial early: a signal to the processes would also end their loader workers."""
+    """Return the file whose creation ends the trial early. A signal would also end the loader workers."""
     return result.with_suffix(".stop")
 
 

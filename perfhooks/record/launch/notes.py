@@ -1,6 +1,6 @@
 """Notes between the processes of a command: recorded runs, or the reason why nothing was recorded.
 
-Each process writes its own files and only reads those of others.
+A process writes its own files only, and reads the files of all processes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ class Note(NamedTuple):
 
 
 _own: dict[str, Note] = {}
-"""Notes of this process. They are also in memory, because the folder may be on another host, or its disk may be full.
-"""
+"""Notes of this process, in memory, because the folder may be on another host or a full disk."""
 
 
 def leave(folder: str, **facts: Any) -> None:

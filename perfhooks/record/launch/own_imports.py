@@ -27,7 +27,7 @@ DEPENDENCIES = {
 }
 """Modules that perfhooks needs, and for which the program may have its own versions."""
 _WITH_TORCH = {"numpy", "typing_extensions"}
-"""Modules that torch needs too. The program has already imported them with torch."""
+"""Modules of `DEPENDENCIES` that the program has already imported with torch."""
 _CANDIDATES = DEPENDENCIES | _WITH_TORCH | (sys.stdlib_module_names - {*sys.builtin_module_names})
 
 

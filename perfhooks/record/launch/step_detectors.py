@@ -47,8 +47,8 @@ NEVER: Final = sys.maxsize
 _SETTLED_ROUNDS: Final = 3
 """Number of rounds after which the step detector no longer changes."""
 _SURE_STEPS: Final = 2
-"""Steps with a fetch after which updates without a fetch no longer change the detector. Earlier they do, because some
-programs read their loader into a list and train on the list.
+"""Steps with a fetch after which updates without a fetch no longer change the detector. Earlier such updates change it,
+because some programs read their loader into a list and train on the list.
 """
 _STAGE_ROUNDS: Final = 10
 """Minimum rounds of a single optimizer before a second optimizer counts as a new stage."""
@@ -186,7 +186,7 @@ class Events:
         self.is_updated_by_hand = False
         """Whether backward passes count as updates."""
         self.due = self.due_update = 0
-        """Number of fetches, and of updates, from which the detector receives these events."""
+        """Counts of fetches and of updates from which on the detector is called."""
         self.armed = False
         self.has_round_ended = False
         self.detector: StepDetector = Undecided(self)

@@ -245,7 +245,7 @@ class StepSignal:
         self._subscribe()
 
     def _end_before_window(self, step: int) -> None:
-        """End the start-up recording one step before a window: torch may crash if both are in the same update."""
+        """End the start-up recording one step before a window. torch may crash if both are in one step."""
         schedule = None if self.request.schedule is None else Schedule.of(self.request.schedule)
         window = None if schedule is None else schedule.next_window(step + 1)
         if window is not None and window.first == window.active == step + 1:

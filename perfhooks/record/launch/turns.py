@@ -59,9 +59,9 @@ class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 class Turn(msgspec.Struct, frozen=True):
     steps: int
-    """Timed steps until the program waits again; 0 lets it continue to its end."""
+    """Number of timed steps in the block; 0 lets the program run to its end."""
     lead: int = 0
-    """Untimed steps before the timed ones, to warm up the caches."""
+    """Number of untimed steps before the timed steps, to warm up the CPU caches."""
     processor: int | None = None
 
 
@@ -243,7 +243,7 @@ def _sched_getcpu() -> Callable[[], int | None]:
 def _move_to_cpu(cpu: int) -> None:
     """Move this thread to a CPU, and let the system move it later.
 
-    The memory of another NUMA node is far away, so a CPU there is skipped.
+    A CPU of another NUMA node is skipped, because access to this thread's memory is slower from it.
     """
     current = _cpu()
     if current in (None, cpu) or not hasattr(os, "sched_setaffinity"):

@@ -190,7 +190,7 @@ class LoopController:
         return None if self.windows.handover.leave(timeout) or run is None else run.folder
 
     def discard(self) -> Path | None:
-        """Remove the steps so far, because they were no training steps.
+        """Remove all recorded step times, because the steps were no training steps.
 
         Return the run folder, which the next profiler may use; None if a window was recorded.
         """

@@ -46,7 +46,9 @@ DEFAULT: Final = "default"
 """Name that stands for all handlers whose files the recording options allow."""
 
 _FEW_STEPS: Final = 2048
-"""Maximum steps that the training writes itself, in about 1 ms. If more wait, the worker process writes them."""
+"""Maximum number of step times that the training writes, in about 1 ms. If there are more, the worker process writes
+them.
+"""
 
 
 class _Saved(NamedTuple):
@@ -142,7 +144,7 @@ class Handover:
     def find_place(self, window: RecordedWindow) -> Place | None:
         """Return the folder of a window.
 
-        It is named by the scheduled steps, because only one rank may have shortened its window.
+        The folder name has the scheduled steps, because only one rank may have shortened its window.
         """
         last = window.planned.last + window.shortened if window.planned else None
         return None if self.run is None else self.run.place(self._stage, window.first, last)
@@ -246,7 +248,7 @@ class Handover:
     def _permit(self) -> Permit:
         """The handlers and the storage that the worker may use.
 
-        Files of the run cannot permit them: their author is unknown.
+        Handlers named in files of the run are not permitted, because the author of the files is unknown.
         """
         return Permit(handlers=self.recipes, remote=None if self.run is None else self.run.remote)
 
@@ -317,7 +319,7 @@ class Handover:
                 listen(capture, place)
 
     def leave(self, timeout: float) -> bool:
-        """Return whether the files are complete. If not, the worker writes the files after the end of the training."""
+        """Return whether the files are complete. The worker writes missing files after the end of the training."""
         self._is_leaving = True
         is_complete = self.tasks.leave(timeout, is_loud=self.is_loud)
         if not is_complete and not self.is_summed_up and self.places:

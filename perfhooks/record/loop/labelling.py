@@ -1,7 +1,7 @@
 """Automatic labels for the parts of a step, active only while a window records.
 
-Wrappers replace the functions of torch that begin a part. torch's global module hooks are not used: with them,
-``torch.compile`` warns at every call of a compiled module, and compiles the model again when they are removed.
+Wrappers replace the functions of torch that begin a part. torch's global module hooks are not used: ``torch.compile``
+would warn at every call of a compiled module, and compile the model again when the hooks are removed.
 ``torch.autograd.grad`` is not replaced, because torch.compile guards it.
 """
 
@@ -49,7 +49,7 @@ _COMPILED: Final = "OptimizedModule"
 _function_modes: Callable[[], list[Any]] = vars(torch.overrides)["_get_current_function_mode_stack"]
 
 _call_module: Callable[..., Any] = Module.__call__
-"""Original function that calls a module. It is a global, because torch.compile guards the cells of a closure."""
+"""Original function that calls a module; a global, because torch.compile guards the cells of a closure."""
 
 
 @dataclass
@@ -129,8 +129,8 @@ def start(
 def _find_original() -> bool:
     """Store the function that the replacement calls. Return False if that function may call the replacement back.
 
-    ``make_fx`` and ``torch.fx`` patch module calls and later restore the previous attribute. If a window ended before
-    that, they restore the replacement of perfhooks.
+    ``make_fx`` and ``torch.fx`` patch module calls and later restore the previous attribute. If a window ends between
+    patch and restoration, ``make_fx`` restores the replacement of perfhooks.
     """
     global _call_module  # noqa: PLW0603 -- see its docstring
     current = Module.__call__

@@ -24,8 +24,8 @@ class ModuleOrder:
     """The modules that were called in a window, in the order of their first calls.
 
     The recorder numbers the modules of each class in this order (``PythonIDVisitor`` in torch's ``collection.cpp``).
-    Calls on other threads or in compiled code are missing here. Readers then find more numbers than names, and ignore
-    the names of that class.
+    Calls on other threads or in compiled code are not stored. Readers then find more numbers than names, and ignore the
+    names of that class.
     """
 
     def __init__(self) -> None:

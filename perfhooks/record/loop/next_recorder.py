@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "cuspy"
 _OBSERVER: Final = "torch.profiler._cuspy.observers.profiler"
-"""Name of the module of the device observer. It needs the package cupti-python."""
+"""Name of the module of the device observer, which imports the package cupti-python."""
 _SWITCH: Final = "enable_"
 """Prefix of the recorder's boolean options. The option ``activities`` omits it: ``cuspy+environment_counters``."""
 _TYPE: Final = "type"
@@ -155,7 +155,7 @@ class _Listener(logging.Filter):
 
 
 def drain(window: Any) -> None:
-    """Wait for the device, because torch does not wait for it before this recorder stops."""
+    """Wait for the device, because torch stops cuspy without this wait."""
     if is_used(window) and torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
@@ -169,8 +169,9 @@ def check_observer(observer: Any) -> None:
 def export_path(window: Any, path: Path) -> Path:
     """Return the given path, or a compressed file next to it.
 
-    This waits until torch has written the file, even with ``cuspy_async_export``. A thread would block the training
-    too: torch merges both traces in Python, at 25 us per event, and holds the GIL for a third of that in one call.
+    The function waits until torch has written the file, even with ``cuspy_async_export``. An export in a thread would
+    also block the training: torch merges both traces in Python, at 25 us per event, a third of it without releasing the
+    GIL.
     """
     if is_used(window):
         window.wait_for_exports()

@@ -49,7 +49,7 @@ def lost_calls() -> str | None:
 def no_collection() -> Iterator[None]:
     """Disable the garbage collector.
 
-    At a start with stacks, torch keeps frames of all threads, and crashes if another thread runs meanwhile. The
+    When a recording with stacks starts, torch reads frames of all threads, and crashes if another thread runs. The
     callbacks of a collection, which are Python functions, let other threads run.
     """
     if not gc.isenabled():

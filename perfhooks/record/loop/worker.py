@@ -58,10 +58,10 @@ gc.freeze()
 gc.enable()
 serve(unread, int(sys.argv[3]))
 """
-"""Code of the worker. It imports nothing before the first message, so an idle worker stays small. Installed packages
-come first on its path, because the training's path may have another version of a dependency. Output of a sitecustomize
-goes to the log, not into the channel, which gevent makes non-blocking. The garbage collector would scan all modules
-several times during imports.
+"""Code of the worker. The worker imports nothing before the first message, so it needs little memory while idle.
+Installed packages come first on its path, because the training's path may have another version of a dependency. Output
+of a sitecustomize goes to the log, not into the channel, which gevent makes non-blocking. The garbage collector would
+scan all modules several times during imports.
 """
 
 HERE: Final = str(Path(__file__).parents[3])

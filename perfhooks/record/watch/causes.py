@@ -53,7 +53,6 @@ class StepFacts(NamedTuple):
     samples: Sequence[Sample]
     """Samples of the training's stack, taken since the step became longer than usual."""
     counters: Counters
-    """Counters of the training thread during the samples."""
     is_distributed: bool
     aside_ns: int = 0
     """Time in ns of evaluations that a framework or a loader reported."""
@@ -61,7 +60,7 @@ class StepFacts(NamedTuple):
     """Run-queue wait of the whole step in ns; None if unknown."""
     has_device: bool = False
     after: Stack = ()
-    """Stack after the step. Code in it is not a cause, because the training may have moved to another loop."""
+    """Stack after the step. Code of this stack is not a cause, because the training may have moved to another loop."""
 
     @property
     def excess_ns(self) -> float:
@@ -115,7 +114,7 @@ class Explainer:
     def _in_evaluating_function(self, samples: Sequence[Sample], sure: list[Sample]) -> list[Sample]:
         """Return the samples in the outermost function that contains all ``sure`` samples, and few others.
 
-        Its other samples show the loading or scoring of an evaluation.
+        Other samples in this function show the loading or scoring of an evaluation.
         """
         stacks = [self.usual.own(sample.stack) for sample in sure]
         shared = stacks[0][: min(common(stacks[0], stack) for stack in stacks)] if stacks else ()
@@ -142,7 +141,7 @@ class Explainer:
     def _unusual(
         self, facts: StepFacts, is_match: Callable[[Sample], bool], is_longer: Callable[[Sample], bool]
     ) -> tuple[list[Sample], float]:
-        """Return the matching samples in code that usual steps do not run, else those that take longer than usual."""
+        """Return the matching samples in code that usual steps do not run, else the ``is_longer`` samples."""
         matching = list(filter(is_match, facts.samples))
         new, longer = self.usual.unseen(matching, facts.after), list(filter(is_longer, matching))
         longer_ns = self._beyond_usual_ns(facts, longer, is_longer)

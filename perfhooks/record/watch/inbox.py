@@ -99,8 +99,9 @@ class RequestInbox:
 
 
 def _is_recent(changed_ns: int) -> bool:
-    """Return whether a change is younger than two seconds. Until then, every poll reads the folder.
+    """Return whether a change is younger than two seconds.
 
-    A file may be incomplete, and a coarse file clock can hide a second change.
+    After a recent change every poll reads the folder: a file may be incomplete, and a coarse file clock can hide a
+    second change.
     """
     return changed_ns > time.time_ns() - 2e9

@@ -71,7 +71,7 @@ class SlowSteps:
         self._collections.listen()
         self._sampler = Sampler()
         self._usual_sample: tuple[int, int, Sample | None] = (0, 0, None)
-        """Sample of the running step. It is stored as a usual sample if the step is not slow."""
+        """Sample of the running step. If the step is not slow, the sample is stored as one of a usual step."""
         self._last_waited = _Reading()
         self._usual_waited: _Reading | None = None
         self._watched: _Watched | None = None

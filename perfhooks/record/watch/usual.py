@@ -32,7 +32,7 @@ class UsualSteps:
     def __init__(self) -> None:
         self.samples: deque[Sample] = deque(maxlen=200)
         self.prefix: Stack | None = None
-        """Outer functions that all samples share. They are never a cause."""
+        """Outer frames that all samples share. Shared frames are never a cause."""
         self._spent = self._waited = 0.0
 
     def add(self, sample: Sample) -> None:

@@ -114,7 +114,7 @@ def _thread_fields(file: int) -> dict[str, Any]:
 
 
 def _address(file: int, frame: types.FrameType) -> int:
-    """Return the address of the interpreter frame. From Python 3.11 on, the frame object points to it."""
+    """Return the address of the interpreter frame, to which the frame object points from Python 3.11 on."""
     if sys.version_info < (3, 11):
         return id(frame)
     return word(os.pread(file, WORD, id(frame) + OBJECT + WORD), 0)
@@ -123,7 +123,7 @@ def _address(file: int, frame: types.FrameType) -> int:
 def _running(file: int, depth: int) -> set[tuple[int, int]]:
     """Return pairs of offsets that may lead from the thread state to the running frame; -1 if one offset is enough.
 
-    No other Python function may be called meanwhile, because it would become the running frame.
+    The search calls no other Python function, because it would become the running frame.
     """
     address, state = _address(file, sys._getframe()), thread_state()
     offsets = set()

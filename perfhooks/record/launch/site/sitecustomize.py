@@ -190,7 +190,7 @@ def leave_note(error: BaseException) -> None:
 
 
 def print_summary() -> None:
-    """Print the exit summary. This handler is registered first, so Python calls it last."""
+    """Print the exit summary. The function is registered with ``atexit`` first, so Python calls it last."""
     name = "perfhooks.record.launch.exit_summary"
     if os.getpid() != PID:
         return

@@ -1,7 +1,7 @@
 """End a recording inside a step: another thread decides, and the main thread does it.
 
-torch's recorder must end in the thread that it records, while that thread runs no operator. Python's pending calls run
-there between two instructions, like handlers of signals.
+torch's recorder must end in the thread that it records, while that thread runs no operator. Python runs pending calls
+(``Py_AddPendingCall``) in the main thread between two instructions, like signal handlers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SHORTEST_S: Final = 0.02
 """Minimum time between measurements in s, because each one takes the GIL from the training."""
 LONGEST_S: Final = 0.1
-"""Maximum time between measurements in s if no stacks are recorded: at most 20,000 operators are recorded meanwhile.
+"""Maximum time between measurements in s if no stacks are recorded: at most 20,000 operators are recorded in this time.
 Python calls are recorded ten times as fast, so windows with stacks are measured every `SHORTEST_S`.
 """
 _PACKAGES: Final = "-packages"
@@ -59,8 +59,8 @@ class _PendingCall:
 
 
 _pending: Final[list[_PendingCall]] = []
-"""Pending call, stored to keep it alive. At most one call is pending: with two, Python 3.11 hangs at the first
-instruction of a traced function that one of them calls.
+"""Pending call, stored to keep it alive. At most one call is pending: with two, Python 3.11 hangs if one of the calls
+enters a traced function.
 """
 
 
@@ -86,7 +86,7 @@ def _run(act: Callable[[], object], frame: FrameType | None) -> None:
 def _may_run(frame: FrameType | None) -> bool:
     """Return whether the recorder can end now.
 
-    It must not end inside a backward pass. At the end of the pass, torch restores the recorder of its start.
+    Not inside a backward pass, because torch restores the recorder at the end of the pass.
     """
     if signals.deferral.is_active or torch._C._current_graph_task_id() != -1:  # noqa: SLF001 -- torch has no public name
         return False

@@ -59,7 +59,7 @@ def _profilers() -> list[Closable]:
 def find_left_open() -> list[Closable]:
     """Return profilers that the program lost, for example because a notebook cell ran again.
 
-    No variable refers to them, except in the traceback of the last error, which interactive sessions keep.
+    A lost profiler is deleted, or only in the traceback that an interactive session keeps.
     """
     values = _variables_of_last_error()
     profilers = [(course, profiler()) for course, profiler in list(_registered.items())]

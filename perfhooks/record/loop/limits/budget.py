@@ -115,7 +115,7 @@ class StepCalls(NamedTuple):
     marks: tuple[tuple[float, float], ...] = ()
     """Calls and CPU seconds since the start of the step, at several moments."""
     is_complete: bool = True
-    """False if the warm-up had more calls than the limits allow. Then `calls` and `cpu_s` are those until there."""
+    """False if counting stopped because the warm-up had more calls than the limits allow."""
 
     def after(self, cpu_s: float) -> float:
         """Return the calls in the first ``cpu_s`` seconds of the step, by interpolation between `marks`."""
@@ -187,7 +187,7 @@ class WindowBudget:
         return self._totals is None
 
     def end_step(self) -> None:
-        """Count a step and store its end. Keep the method short, because each Python call in it is recorded."""
+        """Count a step and store its end time, with few Python calls, because each one is recorded."""
         self._steps += 1
         self._step_began = time.perf_counter()
 

@@ -18,7 +18,6 @@ class CallCount:
         self._began = 0.0
         self.cpu_s = 0.0
         self.marks: list[tuple[float, float]] = []
-        """Calls and CPU seconds since the start, at several moments."""
         self.is_complete = True
         """False if the count ended at ``most``."""
 

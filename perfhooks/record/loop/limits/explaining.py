@@ -39,7 +39,8 @@ class SecondWindow:
     def follow(self, steps: int, operators: float, *, has_busy_threads: bool) -> None:
         """Request the second window. ``operators`` is the total number of operators in the first window.
 
-        It is not requested while other threads are busy, because torch's recorder would record their stacks too.
+        No second window is requested while other threads are busy, because torch's recorder would record their stacks
+        too.
         """
         if self._is_wanted:
             self._is_wanted = False

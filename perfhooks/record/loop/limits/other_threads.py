@@ -1,8 +1,8 @@
 """Other Python threads of the program, which compete with the training for the GIL and the CPUs.
 
 Each system call of the training lets another thread take the GIL, for up to 5 ms. While other threads are busy, a
-recording costs the training ten times as much as alone. Such a recording begins after `SHORTEST_WAIT_S`, so that it
-takes a limited share of the training's time.
+recording costs the training ten times as much as alone. A recording with busy threads begins after `SHORTEST_WAIT_S`,
+so that it takes a limited share of the training's time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from perfhooks.core.thread_time import CountedThread
 from perfhooks.record.loop.limits.budget import FIRST_STEPS_S
 
 _SHARE: Final = 0.2
-"""Maximum time of a recording with busy threads, as a fraction of the training's time. Threads are busy if they use
-more than this fraction of one CPU.
+"""Maximum time of a recording with busy threads, as a fraction of the training's time. Threads are also called busy if
+they use more than this fraction of one CPU.
 """
 SHORTEST_WAIT_S: Final = FIRST_STEPS_S / _SHARE
 """Minimum training time in s before a recording with busy threads."""
@@ -35,7 +35,7 @@ class ThreadLoad:
         self._threads = {ident: (thread, thread.cpu_ns() or 0) for ident, thread in self._counted()}
 
     def is_busy(self) -> bool:
-        """Return whether these threads compete with the calling thread."""
+        """Return whether the other threads compete with the calling thread for the GIL."""
         used = 0
         for ident, thread in self._counted():
             used += max((thread.cpu_ns() or 0) - self._threads.get(ident, (thread, 0))[1], 0)
@@ -53,10 +53,10 @@ def has_other_threads() -> bool:
 
 
 def has_busy_threads() -> bool:
-    """Return whether other threads compete with the calling thread.
+    """Return whether other threads compete with the calling thread for the GIL.
 
-    If there are other threads, this waits for 5 ms. If more programs compute than there are CPUs, a busy thread may get
-    no CPU in that time, so this waits up to five times.
+    With other threads the function measures for 5 ms, and up to five times if all CPUs are busy, because a busy thread
+    may then get no CPU for 5 ms.
     """
     if not has_other_threads():
         return False

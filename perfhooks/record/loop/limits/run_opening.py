@@ -1,6 +1,6 @@
 """Open a run folder in another thread, if other threads of the program compete with the training for the GIL.
 
-Each of its 200 system calls lets another thread take the GIL, for up to 5 ms.
+Opening makes 200 system calls, and each may release the GIL for 5 ms.
 """
 
 from __future__ import annotations

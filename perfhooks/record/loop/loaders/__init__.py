@@ -1,1 +1,1 @@
-"""Loaders of the training: which of them feeds the steps, and samples of their workers."""
+"""Loaders of the training: the loader that feeds the steps, and samples of its workers."""

@@ -1,7 +1,6 @@
 """Sampling of loader workers: orders for a sampler process, and its results.
 
-The training opens the memory of a worker and passes the open file to the sampler, because Linux may allow this to
-ancestors only. See `perfhooks.record.workers.sampler`.
+The training passes the open memory of each worker to the sampler, see `perfhooks.record.workers.sampler`.
 """
 
 from __future__ import annotations
