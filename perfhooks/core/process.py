@@ -115,7 +115,7 @@ def _end() -> None:
 def end_with_child() -> None:
     """Run the functions of `at_end` at the end of a child of multiprocessing.
 
-    Forked children skip Python's exit handlers. This finalizer runs before those of queues and pools.
+    Forked children skip Python's exit handlers. This finalizer runs before the finalizers of queues and pools.
     """
     for package in _packages():
         util = sys.modules.get(f"{package}.util")
@@ -124,7 +124,10 @@ def end_with_child() -> None:
 
 
 def last_error() -> BaseException | None:
-    """Return the exception that ends the program. `torch.multiprocessing.spawn` replaces it by SystemExit."""
+    """Return the exception that ends the program.
+
+    `torch.multiprocessing.spawn` replaces this exception by SystemExit.
+    """
     error = getattr(sys, "last_value", None)
     if error is None and is_child():
         error = sys.exc_info()[1]
@@ -169,7 +172,7 @@ def _run_all(calls: list[Callable[[], object]]) -> None:
 def end_by_ctrl_c() -> None:
     """Let a program that Ctrl-C ended die of SIGINT, as without perfhooks.
 
-    CPython sets a flag after an uncaught KeyboardInterrupt. Each ``exec`` of a string clears it, for example in
+    CPython sets a flag after an uncaught KeyboardInterrupt. Each ``exec`` of a string clears this flag, for example in
     dataclasses. A string that raises KeyboardInterrupt sets it again (``run_eval_code_obj``).
     """
     is_interactive = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")

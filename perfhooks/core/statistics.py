@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CONFIDENCE: Final = 0.99
 """Probability that an interval contains the true value. CI jobs with more false alarms get disabled."""
 LEAST_STEPS: Final = 20
-"""Minimum steps of a series. Fewer are less than one bootstrap block."""
+"""Minimum steps of a series. Fewer steps do not fill one bootstrap block."""
 OF_NORMAL: Final = NormalDist().inv_cdf(0.75)
 """Median absolute deviation of a normal distribution, in standard deviations."""
 
@@ -338,7 +338,7 @@ def _are_certain(delays: Matrix, chance: float) -> Flags:
     """Return which ranks have a significant mean delay, by Student's t.
 
     The standard error comes from the variation between steps of the rank, or of all ranks if it is larger. A single
-    step is evidence only among `MANY` ranks, because their limit includes their variation.
+    step is evidence only among `MANY` ranks, because the limit for `MANY` ranks includes their variation.
     """
     is_measured = np.isfinite(delays)
     steps = is_measured.sum(axis=1)

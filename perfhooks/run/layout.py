@@ -49,7 +49,7 @@ _WINDOW: Final = re.compile(r"(?P<stage>.+?)-(?P<first>[0-9]{6,18})(?:-(?P<last>
 _LONGEST: Final = 255
 """Maximum bytes of a name on Linux, macOS and Windows."""
 MOST_RANKS: Final = 1_000_000
-"""Maximum number of ranks, ten times that of the largest jobs. It limits the memory for untrusted files."""
+"""Maximum number of ranks, ten times the largest jobs. It limits the memory for untrusted files."""
 
 
 def below(folder: Path, name: str) -> Path:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LONGEST_S: Final = 3600
-"""Maximum age in s of a lock file or an open window. An older one is from a crashed host."""
+"""Maximum age in s of a lock file or an open window. Older files are from a crashed host."""
 _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of file systems without locks, such as NFS without its lock service."""
 

@@ -43,7 +43,7 @@ NCCL's collectives time out after ten minutes, too.
 
 
 class _Opened:
-    """An open folder. On Windows it has no ``descriptor``."""
+    """An open folder, on Windows without ``descriptor``."""
 
     def __init__(self, path: Path, descriptor: int | None) -> None:
         self.path, self.descriptor = path, descriptor

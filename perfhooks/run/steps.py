@@ -246,7 +246,7 @@ def _of_loop(rows: DataFrame) -> Steps:
 
 
 LONGEST_MS: Final = 1e12
-"""Maximum time in ms. Larger times and steps above `LAST_STEP` are not from a training: their sums could overflow."""
+"""Maximum time in ms. Larger times and steps above `LAST_STEP` are invalid, because sums could overflow."""
 LAST_STEP: Final = 1 << 61
 
 

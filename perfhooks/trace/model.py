@@ -21,7 +21,7 @@ Column: TypeAlias = "np.ndarray[tuple[int], np.dtype[Any]]"
 
 
 _OTHER_DEVICES: Final = ("xpu", "mtia", "hpu", "privateuse1")
-"""Category prefixes of devices other than those of ``torch.cuda``."""
+"""Category prefixes of devices outside of ``torch.cuda``."""
 
 
 class Thread(NamedTuple):

@@ -52,7 +52,7 @@ class Tables:
 
     trace: Trace
     rank: int | None = None
-    """Rank of the process, for traces that do not contain it."""
+    """Rank of the process, for traces without a rank."""
     stage: str | None = None
     """train, validate, test or predict, as recorded; None detects it from the trace
     (`perfhooks.trace.names.stages.shown`)."""

@@ -36,7 +36,7 @@ class Schedule:
     """Idle steps at the beginning of each cycle; 0 or more."""
 
     warmup: int
-    """Steps before the active ones, in which the recorder runs and its data is discarded; 0 or more."""
+    """Steps before the active steps, in which the recorder runs and its data is discarded; 0 or more."""
 
     active: int
     """Recorded steps of each cycle; 1 or more."""

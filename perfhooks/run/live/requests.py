@@ -43,8 +43,9 @@ _MAX_SIZE: Final = 1 << 20
 """Maximum bytes of a request. A request with 10^5 ranks has 600 kB."""
 
 State = Literal["accepted", "late", "recorded", "refused", "ended"]
-"""``late``: the rank profiles later steps, because the requested ones are over. ``recorded``: the window is saved.
-``refused``: the answer has the reason. ``ended``: its loop ended before."""
+"""``late``: the rank profiles later steps, because the requested steps are over. ``recorded``: the window is saved.
+``refused``: the answer has the reason. ``ended``: the loop ended before the window.
+"""
 
 
 class WindowRequest(msgspec.Struct, frozen=True, kw_only=True):

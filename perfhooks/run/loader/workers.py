@@ -41,7 +41,7 @@ class LoaderWorker(msgspec.Struct, frozen=True, kw_only=True):
     """Time in s to read, decode and collate batches."""
     cpu_s: float
     squares: float
-    """Sum of the squared seconds per batch, for their variance."""
+    """Sum of the squared seconds per batch, for the variance."""
     longest_s: float
     idle_s: float
     """Time in s in which the prefetch queue of the worker was full."""

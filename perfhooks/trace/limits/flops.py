@@ -72,7 +72,7 @@ def _conv2d(call: Call) -> int | None:
 
 
 def positions(space: Shape, kernel: Shape, options: tuple[Shape, Shape, Shape]) -> Shape:
-    """Return the spatial size of a convolution's output from that of its input, without batch and channels.
+    """Return the spatial size of a convolution's output from its input, without batch and channels.
 
     ``options`` are stride, padding and dilation.
     """

@@ -23,7 +23,7 @@ _STARTS: Final = re.compile(r"torch/(?:autograd/profiler|profiler/profiler)\.py\
 def lines(trace: Trace, rows: Ints, owners: Owners = (), *, otherwise: bool = False) -> list[str | None]:
     """Return the innermost code line of the user around each host slice; None without a line, and for row -1.
 
-    If an installed package runs inside of it, the line of the package follows: ``train.py(5): main, in
+    If an installed package runs inside it, the package's line follows: ``train.py(5): main, in
     lightning/pytorch/x.py(7): fit``. The number is the first line of the function. With ``otherwise``, any line outside
     of perfhooks replaces a missing line.
     """

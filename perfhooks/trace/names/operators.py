@@ -48,7 +48,7 @@ PADDING_OF_CONVOLUTIONS: Final = {
 }
 """Index of the argument ``padding`` by operator. The arguments stride and dilation follow."""
 ALLOW_TF32: Final = {"aten::_convolution": 12, "aten::cudnn_convolution": 8, "aten::cudnn_convolution_transpose": 9}
-"""Index of the argument ``allow_tf32``, which is the last one, by operator."""
+"""Index of the last argument, ``allow_tf32``, by operator."""
 CONVOLUTION_BACKWARD: Final = "aten::convolution_backward"
 
 ATTENTION: Final = "aten::scaled_dot_product_attention"

@@ -40,7 +40,7 @@ def _thread_captures(trace: Trace, calls: Ints, begins: Flags) -> Intervals:
 
 
 def captured(trace: Trace, calls: Ints) -> Flags:
-    """Return which calls were captured, so they have no device work of their own."""
+    """Return which calls a graph captured, so the calls have no device work."""
     is_captured = np.zeros(len(calls), np.bool_)
     for thread, moments in by_thread(trace).items():
         on_thread = trace.thread[calls] == thread

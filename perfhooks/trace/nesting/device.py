@@ -223,7 +223,7 @@ def wait_calls(trace: Trace) -> Ints:
 
 @cached_per_trace
 def outermost_waits(trace: Trace) -> Ints:
-    """Return the waits for a device, without waits inside others: some runtimes record two nested calls."""
+    """Return the waits for a device, without waits inside other waits: some runtimes record two nested calls."""
     rows = wait_calls(trace)
     return rows[holders(trace, rows, rows) < 0] if len(rows) else rows
 
@@ -260,7 +260,7 @@ class DeviceClock(NamedTuple):
     agree: bool
     """Whether host and device times can be compared."""
     wrong: Ints
-    """Indices of work at impossible times, although the clocks agree."""
+    """Indices of device work at impossible times; empty if the clocks disagree."""
 
 
 @cached_per_trace

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Tree(NamedTuple):
-    """The host slices and their nesting, sorted by thread and time."""
+    """The host slices and their nesting, sorted by thread and time. An entry is an index into `row`."""
 
     row: Ints
     thread: Column

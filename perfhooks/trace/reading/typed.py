@@ -51,7 +51,7 @@ class TypedEvents:
     def learn(self, categories: Mapping[str, Category]) -> None:
         """Learn the categories of events.
 
-        Events whose properties differ from their category's are odd: they need the slower decoder.
+        Events that differ from the first event of their category are odd: they need the slower decoder.
         """
         if categories != self._categories and len(categories) <= _MOST:
             self._categories = dict(categories)

@@ -51,7 +51,7 @@ _PART_CAUSES: Final = (
     (labels.COMMUNICATION, RANKS),
 )
 _THREAD_CAUSES: Final = (OPERATORS, CODE, CALLS, NOTHING, LAUNCHING)
-"""Causes that garbage collection and `_PART_CAUSES` replace, because those are more specific."""
+"""Causes that garbage collection and `_PART_CAUSES` replace by more specific causes."""
 _STREAM_WAITS: Final = "Stream Wait Event"
 
 

@@ -39,8 +39,8 @@ def table(trace: Trace, selected: Flags, *, by_step: bool = False, owners: Owner
     """Return the causes of idle time in the wall time of the selected steps: most time first.
 
     ``device`` is null for all devices together: a moment is idle if no device works. ``cause`` is one of
-    `device_time.CAUSES`, ``place`` one of `device_time.PLACES`. ``name`` is that of the host slice, the launch, or the
-    late device work, depending on the cause. ``percent`` is relative to this wall time.
+    `device_time.CAUSES`, ``place`` one of `device_time.PLACES`. ``name`` names the host slice, the launch, or the late
+    device work, depending on the cause. ``percent`` is relative to this wall time.
     """
     numbers = device.numbers(trace)
     device_choices = [None, *(numbers if len(numbers) > 1 else [])] if len(numbers) else []

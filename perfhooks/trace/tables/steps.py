@@ -48,7 +48,7 @@ def table(
     A step is a ``ProfilerStep#N`` mark on the host, or the whole trace without marks. Device columns are null without a
     device, or if work of the step is missing or wrong (`perfhooks.trace.nesting.missing_work.unknown`).
 
-    Host times are those of the thread that runs the step; the parts (`perfhooks.trace.nesting.parts`) and ``other_ms``
+    Host times are times of the thread that runs the step; the parts (`perfhooks.trace.nesting.parts`) and ``other_ms``
     sum to ``wall_ms``. Device times are over the union of all devices, for work launched inside the step on any thread.
     Work without a recorded launch counts in the step in which it ran, unless the launch was before the recording. |X|
     is the length of a union of intervals.
@@ -73,8 +73,8 @@ def table(
         idle                               |...|  |..|
         device_span       |.....................................|
 
-    In the wall time, ``device_busy_ms`` = |all work| and ``device_idle_ms`` is the remaining time. Counts
-    include everything that begins inside the step, on any thread. Memory is that of the devices if any was traced.
+    In the wall time, ``device_busy_ms`` = |all work| and ``device_idle_ms`` is the remaining time. Counts include
+    everything that begins inside the step, on any thread. Memory is device memory if a device was traced.
 
     ``own_work`` (see `perfhooks.trace.window.Tables`) is excluded.
     """
