@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.trials.cut import Group, OperatorSelection
 
 COMPARABLE: Final = (0.5, 2.0)
-"""Range of the ratio of a call's time in the trial to its recorded time in which results apply to the training."""
+"""Results apply to the training if a call's time in the trial, divided by its recorded time, is in this range."""
 
 
 class Saving(NamedTuple):

@@ -51,7 +51,7 @@ _SURE_STEPS: Final = 2
 because some programs read their loader into a list and train on the list.
 """
 _STAGE_ROUNDS: Final = 10
-"""Minimum rounds of a single optimizer before a second optimizer counts as a new stage."""
+"""Minimum rounds of one optimizer before a second optimizer starts a new stage of training."""
 _LONE_UPDATES: Final = 3
 """Updates in a row after which an optimizer leads, if earlier optimizers were used only at the start."""
 

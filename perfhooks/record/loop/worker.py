@@ -107,7 +107,7 @@ def reap() -> None:
 
 
 def release_children() -> None:
-    """Let all children continue alone, without a warning of Popen."""
+    """Let worker processes outlive this process, without Popen's warning."""
     for child in _alive:
         child.returncode = child.returncode or 0
     _alive.clear()

@@ -54,7 +54,7 @@ class UsualSteps:
         return stack if self.prefix is None else stack[common(self.prefix, stack) :]
 
     def share(self, matches: Callable[[Sample], bool]) -> float:
-        """Return the share of usual samples that match. The share is lower if there are few samples."""
+        """Return the share of usual samples that match. At least `MIN_SAMPLES` samples are assumed."""
         return sum(map(matches, self.samples)) / max(len(self.samples), MIN_SAMPLES)
 
     def unseen(self, samples: Iterable[Sample], after: Stack = ()) -> list[Sample]:

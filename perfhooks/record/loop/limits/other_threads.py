@@ -18,8 +18,8 @@ from perfhooks.core.thread_time import CountedThread
 from perfhooks.record.loop.limits.budget import FIRST_STEPS_S
 
 _SHARE: Final = 0.2
-"""Maximum time of a recording with busy threads, as a fraction of the training's time. Threads are also called busy if
-they use more than this fraction of one CPU.
+"""Maximum time of a recording with busy threads, as a fraction of the training's time. Threads are busy if they use
+more than this fraction of one CPU.
 """
 SHORTEST_WAIT_S: Final = FIRST_STEPS_S / _SHARE
 """Minimum training time in s before a recording with busy threads."""
