@@ -546,6 +546,8 @@ def test_compiled_code_stays_unchanged(tmp_path, how, first):
     assert not any("profiler" in graph for graph in graphs)
     assert recorded.count("backward") == 3 - (first == 3)
     assert recorded.ms("forward") > 0
+    if how == "function" and torch.__version__.startswith("2.4"):
+        return  # its graph has modules, which the backend of this test calls
     assert recorded.count("forward") == (3 - (first == 3)) * (1 if how == "function" else 2), "what comes after it too"
 
 

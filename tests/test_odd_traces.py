@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 
 import pytest
 from hypothesis import given
@@ -225,6 +226,7 @@ profiler.export_chrome_trace(sys.argv[1])
 """
 
 
+@pytest.mark.skipif(version("torch").startswith("2.4"), reason="torch 2.4 writes no range of a tensor subclass")
 def test_recorded_distributed_products_count_their_local_parts(tmp_path, run_script):
     """16 x 32 x 16 and 64 x 8 x 16, and two of eight products of 16 x 32 x 16."""
     done = run_script(DISTRIBUTED, tmp_path / "t.json")

@@ -132,7 +132,7 @@ def test_activities_are_selected_by_name_and_default_to_all():
 def test_options_unknown_to_this_torch_are_omitted_with_a_line(caplog):
     unknown = [name for name in RecordingOptions.__annotations__ if name not in KNOWN]
     assert unknown, "no torch knows them all: use_cuda went before the last ones came"
-    with Profiler(**dict.fromkeys(unknown, True)) as prof:
+    with Profiler(**{name: VALUES.get(name, True) for name in unknown}) as prof:
         torch.ones(3) + 1
     assert len(caplog.messages) == 1
     assert all(f"{name}=" in caplog.messages[0] for name in unknown)

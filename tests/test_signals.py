@@ -293,7 +293,8 @@ def test_error_of_a_handler_inside_a_label_reaches_the_program(tmp_path, monkeyp
         monkeypatch.undo()
         assert not labelling._state.is_label_open
         model(X)
-    assert [entry.path.name for entry in error.traceback if "labelling" in entry.path.name] == []
+    if sys.version_info >= (3, 11):  # see `hide_frames`
+        assert [entry.path.name for entry in error.traceback if "labelling" in entry.path.name] == []
     (trace,) = tmp_path.glob("r/train-*/*.pt.trace.json.gz")
     assert "forward (auto)" in read(trace).names
 

@@ -93,7 +93,7 @@ class Finding:
         """Raise OptionError if a field of a plugin's finding has a wrong type or is not finite."""
         try:
             msgspec.convert(msgspec.to_builtins(self), type(self))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, msgspec.MsgspecError) as error:
             raise OptionError(f"a field of a finding is wrong: {error}") from error
         numbers = {name: value for name, value in vars(self).items() if isinstance(value, float)}
         if wrong := [name for name, value in numbers.items() if not math.isfinite(value)]:

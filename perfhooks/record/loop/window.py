@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _DAEMON: Final = "KINETO_USE_DAEMON"
 _COUNTER: Final = "perfhooks"
 
+_record_functions: Callable[[bool], None] = torch._C._autograd._enable_record_function  # noqa: SLF001 -- nothing is public
 _open: weakref.WeakSet[Window] = weakref.WeakSet()
 """Started windows. During a warm-up torch reports no active profiler, but a second one crashes it."""
 _ending: weakref.WeakKeyDictionary[Window, threading.Thread] = weakref.WeakKeyDictionary()
@@ -244,12 +245,15 @@ class Window(WindowResults):
         A stop of the recorder needs Kineto's thread, which a child does not have.
         """
         _open.discard(self)
-        turn = getattr(torch.autograd, "_toggle_collection_dynamic", None)  # new in torch 2.5
-        if turn is None or not _is_recording():
+        if not _is_recording():
             return
         _of_parent.add(self)
         if self.with_stack:
             sys.setprofile(None)
+        turn = getattr(torch.autograd, "_toggle_collection_dynamic", None)
+        if turn is None:  # torch 2.4
+            _record_functions(False)
+            return
         with silence.suppress_stderr():  # torch warns about GPU events in every child, even without a GPU
             turn(False, {ProfilerActivity.CPU})
 
@@ -297,7 +301,9 @@ class Window(WindowResults):
         self._observer = observer
 
     def start_trace(self) -> None:
-        _of_parent.clear()
+        if _of_parent:
+            _of_parent.clear()
+            _record_functions(True)
         self.count_calls()
         self._thread = threading.current_thread()
         if torch.cuda.is_initialized():

@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, TypeAlias
 
+import msgspec
+
 from perfhooks.core.guard import logger
 from perfhooks.core.process import working_directory
 from perfhooks.report.finishing.messages import decode_result, encode
@@ -223,7 +225,7 @@ class Worker:
 def _parse_answer(line: bytes) -> TaskResult | None:
     try:
         return decode_result(line)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, msgspec.MsgspecError):
         logger.debug("invalid answer of the worker: %r", line[:200])
         return None
 
