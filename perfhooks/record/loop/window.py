@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.autograd.profiler
+from torch._C._autograd import _enable_record_function, _profiler_enabled
 from torch.profiler import ProfilerAction, ProfilerActivity
 
 from perfhooks.core import process
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 _DAEMON: Final = "KINETO_USE_DAEMON"
 _COUNTER: Final = "perfhooks"
 
-_record_functions: Callable[[bool], None] = torch._C._autograd._enable_record_function  # noqa: SLF001 -- nothing is public
 _open: weakref.WeakSet[Window] = weakref.WeakSet()
 """Started windows. During a warm-up torch reports no active profiler, but a second one crashes it."""
 _ending: weakref.WeakKeyDictionary[Window, threading.Thread] = weakref.WeakKeyDictionary()
@@ -78,7 +78,7 @@ def is_spare_recording() -> bool:
 
 
 def _is_recording() -> bool:
-    return bool(torch._C._autograd._profiler_enabled())  # noqa: SLF001 -- torch has no public function for this
+    return _profiler_enabled()
 
 
 def listen_for_other_profilers(listener: Callable[[], object]) -> Callable[[], None]:
@@ -252,7 +252,7 @@ class Window(WindowResults):
             sys.setprofile(None)
         turn = getattr(torch.autograd, "_toggle_collection_dynamic", None)
         if turn is None:  # torch 2.4
-            _record_functions(False)
+            _enable_record_function(False)
             return
         with silence.suppress_stderr():  # torch warns about GPU events in every child, even without a GPU
             turn(False, {ProfilerActivity.CPU})
@@ -303,7 +303,7 @@ class Window(WindowResults):
     def start_trace(self) -> None:
         if _of_parent:
             _of_parent.clear()
-            _record_functions(True)
+            _enable_record_function(True)
         self.count_calls()
         self._thread = threading.current_thread()
         if torch.cuda.is_initialized():
