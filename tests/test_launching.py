@@ -364,6 +364,13 @@ def test_import_hooks_of_other_tools_still_run(tmp_path):
     assert (code, out) == (0, "theirs\n"), err
 
 
+def test_loader_iterator_may_outlive_the_modules(tmp_path):
+    code = "import os, torch; os.kept = iter(torch.utils.data.DataLoader(range(4))); next(os.kept)"
+    result, _, err = done(tmp_path, *RUN, sys.executable, "-c", code)
+    assert result == 0
+    assert "Exception ignored" not in err
+
+
 def test_reason_for_no_recording_is_printed(tmp_path):
     code, out, err = done(tmp_path, *RUN, sys.executable, "-I", "-c", "print(1)")
     assert (code, out) == (0, "1\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import TYPE_CHECKING, Any
 
 from perfhooks.core.guard import hide_frames
@@ -24,8 +25,9 @@ class _Pass:
     def line(self) -> str:
         return self.since.line
 
-    def __del__(self) -> None:
-        self.events.pass_ended(self.since, clock())
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
+            self.events.pass_ended(self.since, clock())
 
 
 def listen(module: Any, signal: StepSignal) -> Callable[[], None]:
