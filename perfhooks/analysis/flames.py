@@ -44,7 +44,7 @@ def flames(capture: Capture, trace: Trace) -> dict[str, Any]:
 
 
 def kind(name: str, owners: Mapping[str, str] | None = None) -> str:
-    """Return the kind of a frame by its name; unknown names are labels."""
+    """Return the kind of a frame by its name. Names without a known pattern are labels."""
     frame_origin = origin(name, owners)
     if frame_origin is not Origin.NO_SOURCE:
         return "code" if frame_origin is Origin.USER else "library"
@@ -61,8 +61,8 @@ def tree(
 ) -> dict[str, Any]:
     """Return the data of a flame graph.
 
-    Nodes below a share of the total are summed in a node ``(other)`` of their parent. ``leaves`` is the kind of the
-    innermost frames.
+    Nodes below the fraction ``share`` of the total are merged into a node ``(other)`` of their parent. ``leaves`` is
+    the kind of the innermost frames, for example ``kernel``.
 
     Returns:
         ``names`` and ``kinds`` (an index into `KINDS`) of the distinct frames; ``parent`` (-1 for the root), ``frame``
@@ -87,7 +87,7 @@ def tree(
 
 
 def planted(stacks: Mapping[str, int]) -> Summed:
-    """Return the tree of folded stacks (``outer;inner``)."""
+    """Convert folded stacks (``outer;inner``) to a tree."""
     names: dict[str, int] = {}
     nodes: dict[tuple[int, str], int] = {}
     values: list[int] = []

@@ -39,7 +39,7 @@ RANK_STEPS: Final = 200
 LAST_SLOW: Final = 8
 
 _RANK_ROWS: Final = 4096
-"""Maximum steps to read of each later rank. Steps common to all ranks are among them: each rank writes every 10 s."""
+"""Maximum steps to read of each rank after the first. Each rank writes every 10 s, so they contain common steps."""
 
 
 class Times(NamedTuple):
@@ -79,7 +79,7 @@ def last_minute(rows: Iterable[Row], stage: str) -> list[Row]:
 
 
 def bars(walls: Sequence[float], most: int) -> list[float]:
-    """Return heights of bars from 0 to 1. The height 1 is `OUTLIER` times the median or more.
+    """Return bar heights from 0 to 1 for step times. Height 1 is `OUTLIER` times the median or more.
 
     If there are more than ``most`` steps, a bar is the longest of several steps.
     """
@@ -98,7 +98,7 @@ class RankState(NamedTuple):
     data_ms: float | None
     is_alive: bool | None
     slow: str = ""
-    """Message about the rank as a straggler; empty if it is none."""
+    """Message if the rank is a straggler, otherwise empty."""
     role: int | None = None
 
 
@@ -137,7 +137,7 @@ class RunState:
     walls: tuple[float, ...]
     ranks: tuple[RankState, ...]
     slow: tuple[tuple[int, SlowStep], ...]
-    """Slow steps with their ranks, the latest first."""
+    """Slow steps as pairs of rank and step, the latest first."""
     windows: int
     unfinished: Mapping[str, int]
     is_recording: bool
@@ -145,7 +145,7 @@ class RunState:
     is_alive: bool | None
     """Whether the training runs; None if it is on another host."""
     silent_s: float
-    """Time in s since the last change of a file."""
+    """Time in s since the last change of a file of the run."""
 
 
 class _Compared(msgspec.Struct):
@@ -168,10 +168,10 @@ class _PageData(msgspec.Struct):
 
 
 class View:
-    """Reads the state of a run repeatedly, and only files that changed."""
+    """Reads the state of a run repeatedly. Unchanged files are not read again."""
 
     def __init__(self, folder: Path) -> None:
-        # resolve the link now, because `latest` may point to the next run later
+        # resolve the link `latest` once, because it later points to the next run
         self._run = Run(Run.existing(folder).folder.resolve())
         self._ranks: dict[int, _Rank] = {}
         self._turn = 0

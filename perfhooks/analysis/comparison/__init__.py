@@ -1,1 +1,1 @@
-"""Comparison of two trainings: verdict, differing facts and reasons."""
+"""Comparison of two trainings: verdict, differing settings, and causes of the difference."""

@@ -1,4 +1,4 @@
-"""Attribution of host time to parts, modules, lines and operators."""
+"""Attribution of host time to parts of the step, modules, source lines and operators."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTS: Final = (*labels.PARTS, "other")
 
 
 class CostKey(NamedTuple):
-    """The code and work to which time is attributed. A field is empty if it was not recorded."""
+    """Code and device work to which time is attributed. A field is empty if it was not recorded."""
 
     part: str
     module: str = ""
@@ -64,7 +64,7 @@ class HostContext:
         self.dims, self.types = trace.argument("dims"), trace.argument("types")
 
     def keys(self, entries: Ints) -> Keys:
-        """Return numbers for the fields of a `CostKey`, for each entry (-1 for none)."""
+        """Return trace indices of the module, line, operator and shapes around each host slice; -1 if none."""
         around = (self.operator, self.line, self.module, self.call)
         operator, line, module, call = (np.append(column, -1)[entries] for column in around)
         row = np.append(self.tree.row, -1)
@@ -103,10 +103,7 @@ class HostContext:
 
 
 def _find_calls(trace: Trace, tree: host.Tree) -> Ints:
-    """Return the outermost operator around each entry, or -1.
-
-    A Python frame of a C function of torch belongs to the first operator that the function calls.
-    """
+    """Return the outermost operator around each host slice; for a frame of a C function, the first one inside."""
     kind, parent, entries = trace.kind[tree.row], tree.nesting.parent, np.arange(len(tree.row))
     is_called = (kind == Kind.OP) & trace.matching(re.compile(operators.CALLED), tree.row)
     nearest = inherited(parent, np.where(is_called, entries, -1))

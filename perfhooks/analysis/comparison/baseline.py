@@ -22,7 +22,7 @@ FEWEST_RUNS: Final = 5
 
 _MARK: Final = "perfhooks_baseline"
 _MAX_BYTES: Final = 4 << 20
-"""Maximum bytes of a baseline, which has about 50 kB. Other files are read up to this size to identify them."""
+"""Maximum bytes of a baseline file; usual ones have 50 kB. At most this many bytes of any file are read."""
 _PRIVATE_FACTS: Final = ("host",)
 
 
@@ -36,7 +36,7 @@ class _BaselineFile(BaselineFile, kw_only=True):
 
 
 def is_baseline(path: Path) -> bool:
-    """Return whether a file contains the mark of a baseline, at any position, because JSON formatters may move it."""
+    """Return whether a file contains the key `_MARK` at any position: JSON formatters may sort keys."""
     return f'"{_MARK}"' in _read_text(path, "replace")
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SHORTEST: Final = 2
-"""Minimum runs between two changes."""
+"""Minimum runs between two level changes."""
 PRICE: Final = (4.0, 1.5)
 """Penalty ``a + b * log(runs)`` of a level change, in standard deviations. With it, at most 1% of simulated series of
 equal runs have a change.
@@ -37,7 +37,10 @@ def change_points(values: Sequence[float]) -> list[int]:
 
 
 def fit(values: Sequence[float], price: float) -> list[int]:
-    """Return the starts of the later pieces, for the smallest sum of absolute deviations plus ``price`` per piece."""
+    """Return the first index of each piece except the first piece.
+
+    The pieces minimize the sum of absolute deviations from their medians, plus ``price`` per piece.
+    """
     count = len(values)
     best = [0.0] + [math.inf] * count
     begins = [0] * (count + 1)

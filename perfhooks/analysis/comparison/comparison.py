@@ -23,9 +23,9 @@ FORMAT: Final = 2
 """Format of the JSON of a comparison. 1: first version; 2: with mean and typical step."""
 
 _MAX_ROWS: Final = 200
-"""Maximum reasons in the JSON; further ones are summed."""
+"""Maximum reasons in the JSON. The remaining reasons are summed in one row."""
 _MIN_SLOWDOWN: Final = 0.05
-"""Minimum relative change of the times of rows with equal work, for a note about the CPU load."""
+"""If the times of unchanged operators differ by at least this ratio, a note names the CPU load."""
 
 
 class Comparison(msgspec.Struct, kw_only=True):
@@ -69,7 +69,7 @@ class Comparison(msgspec.Struct, kw_only=True):
 
     @property
     def is_decided(self) -> bool:
-        """Whether one side is slower. Always True if shares of the step are compared, or without a verdict."""
+        """Whether one side is slower. True without a verdict, and if shares of the step are compared."""
         return self.shares or self.verdict is None or self.verdict.outcome in ("slower", "faster")
 
     @property
@@ -222,7 +222,7 @@ def _scale_row(row: Contribution, step_a: float, step_b: float) -> Contribution:
 
 
 def data(comparison: Comparison) -> dict[str, Any]:
-    """Return plain JSON. Rows have ``a``, ``b`` and ``difference`` per step, in ns or as shares."""
+    """Return plain JSON. Rows have ``a``, ``b`` and ``difference`` per step, in ns or as shares of the step."""
     return {
         "format": FORMAT,
         "a": _describe_side(comparison.a),
@@ -252,7 +252,7 @@ def answers(result: Verdict) -> dict[str, Any]:
 
 
 def ratio_data(ratio: Ratio) -> dict[str, Any]:
-    """Return plain JSON; null for an end of the interval that is only noise."""
+    """Return plain JSON. An end of the interval is null if it is too uncertain (`sentences.ends`)."""
     low, high = sentences.ends(ratio)
     return ratio._asdict() | {"low": low, "high": high}
 

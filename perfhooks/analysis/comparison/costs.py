@@ -1,4 +1,4 @@
-"""Costs of the steps of one window: rows that sum to the steps, to the nanosecond."""
+"""Costs of the steps of one window: rows whose times sum exactly to the step times."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ IDLE: Final = "idle"
 SMALL: Final = "(small)"
 
 MOST_ROWS: Final = 4000
-"""Maximum number of separate rows; a ResNet has 1,500."""
+"""Maximum cost rows; a ResNet has 1,500. The smallest further rows are merged."""
 _MAX_NAME: Final = 1000
-"""Maximum letters of a name. Shorter names would lose the template arguments, which distinguish kernels."""
+"""Maximum letters of a kernel name. A lower limit would cut the template arguments that distinguish kernels."""
 
 
 class KeyCost(NamedTuple):
     calls: int
     nanoseconds: int
     typical: int
-    """Time in ns if each step with this key took the median time of such steps."""
+    """Time in ns if the key took its median time in each step that contains it."""
 
     def __add__(self, other: object) -> KeyCost:
         if not isinstance(other, KeyCost):
@@ -81,21 +81,21 @@ class StoredCosts(msgspec.Struct, kw_only=True):
 
 class Costs(StoredCosts, kw_only=True):
     host: dict[CostKey, KeyCost] = msgspec.field(default_factory=dict)
-    """Time on the thread of the steps; sums to ``wall``."""
+    """Time on the thread of the steps. The sum is ``wall``."""
     device: dict[CostKey, KeyCost] = msgspec.field(default_factory=dict)
-    """Time of device work and idle time; sums to ``wall``."""
+    """Time of device work and idle time. The sum is ``wall``."""
     counts: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 def measure(tables: Tables) -> Costs:
-    """Return the costs of the counted steps of a window.
+    """Return the costs of the usual steps of a window.
 
-    On the host, each moment belongs to the innermost open operator, module, line of the training's own code and part of
-    the step. On devices, each moment belongs to the running work: compute before communication before copies and
-    memsets.
+    On the host, each moment belongs to the innermost open operator, module, line of user code and part of the step. On
+    devices, each moment belongs to the running kernel or copy. If several run, compute kernels have priority over
+    communication kernels, and these over copies and memsets.
 
-    Only steps of the most common kind count, and only up to three times the median, because a single evaluation in a
-    window does not explain a difference.
+    Usual steps are of the most common kind, and take at most three times the median. A single evaluation in a window
+    does not explain a difference.
     """
     trace = tables.trace
     marks, counting = tables.marks, tables.usual
@@ -235,7 +235,7 @@ def merge_rows(rows: Iterable[tuple[CostKey, KeyCost]]) -> dict[CostKey, KeyCost
 
 
 def merge_small(rows: dict[CostKey, KeyCost], most: int) -> dict[CostKey, KeyCost]:
-    """Merge the smallest rows by part and kind, so that the sum does not change."""
+    """Merge all except the ``most`` largest rows by part of the step and kind of work."""
     if len(rows) <= most:
         return rows
     ordered = sorted(rows.items(), key=lambda row: -row[1].nanoseconds)
@@ -265,7 +265,7 @@ def _measure_device(
     keys = _prepend_part(moments, times, context.keys(entry))
     begins = _is_covered(intervals.union(steps.start, steps.end), trace.start[rows])
     table = np.concatenate([keys, kind[:, None], trace.name[rows][:, None]], axis=1).astype(np.int64)
-    # work that began before the first step also ran in it
+    # device work that began before the first step counts in the first step
     number = step_marks.step_of(steps, np.maximum(trace.start[rows], steps.start.min(initial=np.iinfo(np.int64).max)))
     distinct, sums = _sum_by_key([table], [number], [begins.astype(np.int64)], [exclusive_ns])
     keys_of_rows = [

@@ -1,4 +1,4 @@
-"""The difference of the step times of two trainings, with its errors."""
+"""The difference of the step times of two trainings, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from perfhooks.core.statistics import Values
 
 TOLERANCE: Final = 0.02
-"""Default tolerance: step times of unchanged code vary by as much."""
+"""Default tolerance, as a ratio: step times of unchanged code vary by 2%."""
 PROCESS_SD: Final = 0.01
 """Relative standard deviation between equal processes on a quiet machine."""
 PROCESS_FREEDOM: Final = 4
-"""Degrees of freedom of `PROCESS_SD`: it counts as much as five measured pairs."""
+"""Degrees of freedom of `PROCESS_SD`. The value has the weight of five measured pairs of runs."""
 EDGE_CONFIDENCE: Final = 0.9
 _MOST_STEPS: Final = 1000
-"""A message suggests at most this multiple of the recorded steps to decide a comparison."""
+"""Maximum factor by which a message suggests to increase the number of steps."""
 _POWER: Final = 0.84
 _TAIL: Final = (1 - CONFIDENCE) / 4
 """Tail probability of four tests: slower and faster, by the typical and by the mean step."""
@@ -64,7 +64,7 @@ class StepDifference:
     """Sum of squared deviations of each process's logarithmic step time from the mean of its side."""
     measured: int
     counts: tuple[int, ...]
-    """Number of runs of A and of B; both are the number of pairs if runs are paired."""
+    """Number of runs of A and of B. If runs are paired, both are the number of pairs."""
     below: tuple[Variance, ...] = ()
     above: tuple[Variance, ...] = ()
     assumed: float = PROCESS_SD
@@ -92,7 +92,7 @@ class StepDifference:
         freedom, more_freedom = (sum(len(logs_of_side) - 1 for logs_of_side in group) for group in (logs, earlier_logs))
         step_variance = sum(float(np.mean([(run.below**2 + run.above**2) / 2 for run in side])) for side in sides) / 2
         squares = max(_sum_squares(logs) - freedom * step_variance, 0.0)
-        # the step error of earlier runs is not subtracted, because many uneven runs would count as equal
+        # do not subtract the variance within earlier runs, because it would hide that these runs differ
         earlier_squares = _sum_squares(earlier_logs)
         are_alike = squares <= freedom * assumed**2 and earlier_squares <= more_freedom * assumed**2
         return cls(
@@ -132,10 +132,10 @@ class StepDifference:
 
     @property
     def process(self) -> Variance:
-        """Variance between processes.
+        """Variance between processes: the assumed and the measured variance, weighted by degrees of freedom.
 
-        If the runs vary more than assumed, the assumption has fewer degrees of freedom. With more, 2% of the
-        comparisons of equal programs whose processes vary by 2.5% ended with a difference.
+        A higher measured variance is used alone, and the assumption then adds fewer degrees of freedom. If it added
+        all, 2% of the comparisons of equal programs whose processes vary by 2.5% reported a difference.
         """
         joined = PROCESS_FREEDOM * self.assumed**2 + self.squares
         if self.squares > self.measured * self.assumed**2:
@@ -161,10 +161,9 @@ class StepDifference:
 
     @property
     def _tails(self) -> tuple[float, float, float]:
-        """Tail probabilities for a difference, for one beyond the tolerance, and for equality.
+        """Tail probabilities of three tests: A and B differ, differ by more than the tolerance, are equal.
 
-        The tail beyond the tolerance rises from 0.25% to 5%, if the spread between processes was measured with
-        `PROCESS_FREEDOM` degrees of freedom or more.
+        The second rises from 0.25% to 5% with the degrees of freedom of the measured spread between processes.
         """
         beyond = _TAIL * math.pow(_EDGE_TAIL / _TAIL, min(self.measured / PROCESS_FREEDOM, 1.0))
         share = self.share(self.counts[0])
@@ -172,7 +171,7 @@ class StepDifference:
 
     @property
     def _edges(self) -> tuple[float, float]:
-        """Logarithms of the ratios for a change and for equality (source: ``benchmarks/noises.py``)."""
+        """Logarithms of the minimum ratio of a change and the maximum of equality (from ``benchmarks/noises.py``)."""
         return math.log1p(self.tolerance), math.log1p(2.5 * self.tolerance)
 
     @property
@@ -191,7 +190,7 @@ class StepDifference:
 
     @property
     def is_decided(self) -> bool:
-        """Whether a repeated comparison is likely to be decided, with a power of 80%."""
+        """Whether a repetition of the comparison would be decided with a probability of 80% or more."""
         edge, margin = self._edges
         distance = abs(self.centre)
         outer, beyond, inner = (
@@ -207,13 +206,13 @@ class StepDifference:
 
     @property
     def missing_runs(self) -> int | None:
-        """Number of further runs per side that decide; None if 99 are not enough."""
+        """Number of further runs per side that would decide; None if more than 99."""
         counts = range(1, 100)
         index = bisect_left(counts, 1, key=lambda more: self.with_more_runs(more).is_decided)
         return counts[index] if index < len(counts) else None
 
     def step_factor(self, least: float, more_runs: int = 0) -> float:
-        """Return the factor by which the number of steps must grow for a decision with more runs; inf above 1,000."""
+        """Return the factor for the number of steps that decides with ``more_runs`` further runs; inf above 1,000."""
         factors = np.geomspace(least, _MOST_STEPS, 72)
         index = bisect_left(
             factors, 1, key=lambda times: self.with_more_steps(times).with_more_runs(more_runs).is_decided
@@ -221,7 +220,7 @@ class StepDifference:
         return float(factors[index]) if index < len(factors) else math.inf
 
     def missing_steps(self, most: int) -> float:
-        """Return the factor for the number of steps with which ``most`` pairs of runs can show that A equals B."""
+        """Return the factor for the number of steps with which ``most`` pairs of runs can show equality."""
         more = most - self.counts[0]
         if self.with_more_runs(more).is_decided:
             return 1.0
@@ -230,9 +229,9 @@ class StepDifference:
     def with_more_runs(self, more: int) -> StepDifference:
         counts = tuple(count + more for count in self.counts)
         added_freedom = more * self.more_freedom
-        # unmeasured processes usually differ by half of the assumption
+        # without a measurement, expect half of the assumed deviation between processes
         square = self.squares / self.measured if self.measured else (self.assumed * 0.5) ** 2
-        # components are ordered as in `of`: B's runs, then A's
+        # `of` lists the variances of the runs of B first, then of A
         shares = [count / (count + more) for count in reversed(self.counts) for _ in range(count)]
         return replace(
             self,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from perfhooks.run.manifest import Manifest
 
 RECORDED: Final = ("record_shapes", "with_stack", "profile_memory", "with_modules", "with_flops")
-"""Options that make profiled steps slower."""
+"""Profiler options that make profiled steps slower."""
 COMMAND: Final = "command"
 REVISION: Final = "revision"
 HOST: Final = "host"
@@ -29,7 +29,7 @@ _RESULT_ARGUMENT: Final = re.compile(
     r"-o|--?(?:out|output|log|logs|logging|save|cache|tmp|checkpoints?|ckpt|run|exp|experiment|job|port)"
     r"(?:[-_]?(?:dir|path|file|folder|root|name|id))?"
 )
-"""Command line arguments that name results. Other arguments with files may name the model."""
+"""Command line arguments that name output files. Other file arguments may name the model."""
 _SECRET: Final = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
 _LATE_PREFIXES: Final = (HOST, "schedule", "option ", "version of perfhooks")
 _PREFIX_ORDER: Final = (
@@ -44,11 +44,11 @@ _PREFIX_ORDER: Final = (
     "device",
     REVISION,
 )
-"""Order of differing facts by the prefix of their names: frequent causes of slower steps first."""
+"""Order of differing settings by name prefix: frequent causes of slower steps first."""
 
 
 class Difference(NamedTuple):
-    """A fact with different values; empty means missing."""
+    """A setting with different values in A and B. An empty value means that the setting is missing."""
 
     name: str
     a: str
@@ -120,7 +120,7 @@ def _without_folder(word: str, *, always: bool = False) -> str:
 
 
 def differences(a: Mapping[str, str], b: Mapping[str, str]) -> list[Difference]:
-    """Return the facts that differ, likely causes first. Missing options and environment variables differ, too."""
+    """Return the settings that differ or that one side lacks, likely causes first."""
     names = dict.fromkeys([*a, *b])
     all_facts = [Difference(name, a.get(name, ""), b.get(name, "")) for name in names]
     differing = [
@@ -190,6 +190,6 @@ def _is_number(word: str) -> bool:
 
 
 def is_other_machine(differing: list[Difference], values: Mapping[str, str]) -> bool:
-    """Return whether the hardware differs; if the hardware is unknown, whether the host differs."""
+    """Return whether the hardware differs. If the hardware is unknown, compare the host names."""
     names = {fact.name for fact in differing}
     return bool(names & {"machine", "device"}) or (HOST in names and "machine" not in values)

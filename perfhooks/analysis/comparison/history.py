@@ -41,7 +41,7 @@ class Point:
 @dataclass(frozen=True, kw_only=True)
 class Change:
     place: int
-    """Index of the first run after the change."""
+    """Index in ``points`` of the first run after the change."""
     before_ms: float
     after_ms: float
 

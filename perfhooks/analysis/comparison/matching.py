@@ -48,9 +48,9 @@ def innermost_common(path: str, paths: Container[str]) -> str:
 def modules(a: Iterable[CostKey], b: Iterable[CostKey]) -> dict[str, str]:
     """Map each module of B to the path of the same module in A.
 
-    Inside two matched modules, modules of one class are aligned in order by their content: operators, shapes and inner
-    modules. Modules between two aligned modules are matched in order. The remaining modules match if their content is
-    identical. A new module keeps its path, marked with `NEW` if A has another module at this path.
+    Children of matched modules are aligned in order if they have the same class and content: operators, shapes and
+    inner modules. Children between two aligned children are matched in order. Other children match if their content
+    is identical. A new module keeps its path, with the suffix `NEW` if A has another module at this path.
     """
     trees = _Tree(a), _Tree(b)
     matches: dict[str, str] = {"": ""}
@@ -142,7 +142,7 @@ def _align(trees: tuple[_Tree, _Tree], of_a: list[str], of_b: list[str]) -> list
 
 
 def lines(a: Iterable[CostKey], b: Iterable[CostKey]) -> dict[str, str]:
-    """Map lines that only B has to lines that only A has, if the same operators ran in both."""
+    """Map source lines that only B has to source lines of only A in which the same operators ran."""
     content: tuple[dict[str, Counter[tuple[str, str]]], ...] = ({}, {})
     for operators, rows in zip(content, (a, b), strict=True):
         for key in rows:
@@ -158,7 +158,7 @@ def lines(a: Iterable[CostKey], b: Iterable[CostKey]) -> dict[str, str]:
 
 
 def shapeless(a: Iterable[CostKey], b: Iterable[CostKey]) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """Return the operators of each side that are matched without their shapes, because the shapes differ."""
+    """Return the operators of each side whose input shapes differ. They are matched by name only."""
     operators = [{(key.operator, key.shapes) for key in rows if key.operator} for rows in (a, b)]
     alone = operators[0] - operators[1], operators[1] - operators[0]
     names = {name for name, _ in alone[0]} & {name for name, _ in alone[1]}
@@ -167,7 +167,7 @@ def shapeless(a: Iterable[CostKey], b: Iterable[CostKey]) -> tuple[set[tuple[str
 
 
 class Kernels:
-    """Kernel names for matching: the full name if both runs have it, otherwise without generated parts."""
+    """Kernel names for matching. A name that only one run has is shortened by `normalize_kernel`."""
 
     def __init__(self, a: Iterable[CostKey], b: Iterable[CostKey]) -> None:
         self._names = [{key.kernel for key in rows} - {""} for rows in (a, b)]
@@ -205,7 +205,7 @@ class Pair(NamedTuple):
         return self.b.nanoseconds / steps_b - self.a.nanoseconds / steps_a
 
     def by_count(self, steps_a: int, steps_b: int) -> float:
-        """Return (calls in B - calls in A) x time per call in A, per step. A row of only one side counts in full."""
+        """Return (calls in B - calls in A) x time per call in A, per step. Calls of only one side count in full."""
         if self.a.calls and self.b.calls:
             return (self.b.calls / steps_b - self.a.calls / steps_a) * self.a.nanoseconds / self.a.calls
         if self.a.calls or self.b.calls:
@@ -214,14 +214,14 @@ class Pair(NamedTuple):
 
     @property
     def typical(self) -> Pair:
-        """Costs if all steps were like the median step."""
+        """Costs with ``typical`` times instead of mean times."""
         return Pair(*(cost._replace(nanoseconds=cost.typical) for cost in self))
 
 
 class Aligned:
-    """The rows of both sides under the same names, in the columns that both recorded.
+    """Cost rows of A and B in pairs, with the columns that both recorded.
 
-    If torch.compile replaced modules of only one side, their costs belong to the innermost module that both sides have.
+    If torch.compile replaced modules of only one side, their costs count for the innermost module that both sides have.
     """
 
     def __init__(self, a: Costs, b: Costs) -> None:
@@ -242,19 +242,19 @@ class Aligned:
         self._shapeless = shapeless(*keys)
         self._kernel = Kernels(rows_a, rows_b)
         self.renamed = {own: name for name, own in self.modules.items() if name != own and NEW not in own}
-        """Names in B of renamed modules and lines, by their names in A."""
+        """Names in B of renamed modules and source lines, by their names in A."""
         self.renamed |= {own: name for name, own in self._lines.items()}
         self.host = self._join(a.host, b.host)
         self.device = self._join(a.device, b.device) if a.device and b.device else {}
 
     @property
     def is_compiled_once(self) -> bool:
-        """Whether exactly one side runs compiled modules, whose operators have other names."""
+        """Whether exactly one side runs compiled modules."""
         return len({any(re.search(ranges.COMPILED, name) for name in side.counts) for side in (self.a, self.b)}) > 1
 
     @property
     def rows(self) -> dict[CostKey, Pair]:
-        """The rows that explain the difference: of devices if both are busy, else of the host."""
+        """Pairs that explain the difference: device work if the devices of both sides are busy, else host time."""
         return self.device if self.by_device else self.host
 
     def _normalize(self, key: CostKey) -> CostKey:

@@ -1,4 +1,4 @@
-"""Explain the difference between two steps: rows of both sides whose differences sum to it."""
+"""Explain the difference of two step times: causes whose differences sum to it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     kind: str
-    """Kind of the row: part, module, operator, line, function, types, kernel, class, idle, collective or elsewhere."""
+    """Kind of cause: part, module, operator, line, function, types, kernel, class, idle, collective or elsewhere."""
     a: float
     b: float
     count_a: float
@@ -40,7 +40,7 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     by_price: float
     renamed: str = ""
     typical: float = 0.0
-    """Difference of the median steps in ns, B minus A."""
+    """Difference in ns, B minus A, for ``typical`` times instead of mean times."""
     sure: float | None = None
     is_certain: bool = False
     """Whether the difference beyond the noise (``sure``) is at least 1% of the step."""
@@ -60,15 +60,14 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _MIN_CONTROL_LENGTH: Final = 5e-4
-"""Minimum time of a row that estimates the noise, as a ratio to the step. Shorter rows are noisier."""
+"""Minimum ratio to the step time of a cost row that estimates the noise. Shorter rows are noisier."""
 _MIN_CONTROLS: Final = 10
-"""Minimum number of rows that estimate the noise."""
 
 
 class NoiseModel(NamedTuple):
-    """Noise of the measured times of rows.
+    """Noise of the measured times of cost rows.
 
-    Rows with equally many calls give the estimate, because most of these rows did not change.
+    Rows with the same number of calls on both sides estimate the noise, because most of them did not change.
     """
 
     factor: float = 1.0
@@ -93,7 +92,7 @@ class NoiseModel(NamedTuple):
         return cls(steps * math.exp(middle), max(spread, TOLERANCE))
 
     def sure(self, pairs: Iterable[Pair], steps_a: int, steps_b: int) -> float:
-        """Return the difference of some rows beyond the noise. A different number of calls is never noise."""
+        """Return the difference beyond the noise in ns per step. Added and removed calls count in full."""
         by_calls = expected = measured = 0.0
         for typical in (pair.typical for pair in pairs):
             added = typical.by_count(steps_a, steps_b)
@@ -108,9 +107,9 @@ class NoiseModel(NamedTuple):
 
 
 def largest(aligned: Aligned) -> list[Contribution]:
-    """Return the reasons. Each row belongs to exactly one reason, so the reasons sum to the difference of the steps.
+    """Return the causes, largest first. Each cost row belongs to one cause, so the causes sum to the difference.
 
-    A cost belongs to the first of these reasons that applies:
+    A cost row belongs to the first of these causes that applies:
 
     * On devices: communication, copies and idle time.
     * Data, transfer, optimizer, validation and checkpoint.
@@ -190,7 +189,7 @@ def _choose_name(key: CostKey, causes: _Causes, order: Sequence[str]) -> Key:
     for kind in order:
         if kind == "operator" and key.call:
             return (kind, key.call) if key.call in causes.repeated else (kind, key.call, key.given)
-        # an autograd node and its call of the same name are one cause
+        # the backward node of an autograd function and its forward call of the same name are one cause
         name = getattr(key, kind).removeprefix(ranges.NODE)
         if name and name != SMALL:
             return (kind, name)

@@ -1,4 +1,4 @@
-"""The file of costs: each text once, rows as numbers."""
+"""The file of costs: each text is stored once, and rows refer to texts by index."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _CostsFile(StoredCosts, kw_only=True):
 
 
 def encode(costs: Costs, *, most: int = MOST_ROWS) -> bytes:
-    """Encode at most ``most`` separate rows for the host and for devices each."""
+    """Encode ``most`` rows for the host and as many for devices; further rows are merged."""
     texts: dict[str, int] = {}
 
     def number(text: str) -> int:

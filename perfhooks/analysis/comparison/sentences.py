@@ -37,11 +37,11 @@ _CLASSES: Final = {
     "compute": "computation",
 }
 _MAIN_CAUSE: Final = 0.6
-"""Minimum share of a difference from which a cause is the main one. Between 0.4 and 0.6, two causes count as equal."""
+"""Minimum share of the difference of a main cause. Two causes with shares between 0.4 and 0.6 count as equal."""
 
 
 def verdict(result: Verdict | None, samples: tuple[int, int] | None = None) -> str:
-    """Return the verdict as one sentence, per sample if samples per step are passed."""
+    """Return the verdict as one sentence. With ``samples`` per step, times are per sample."""
     if result is None:
         return "Undecided: too few unprofiled steps on both sides."
     if samples:
@@ -75,11 +75,11 @@ def _format_rate(samples: float) -> str:
 
 
 _LARGE: Final = 100
-"""Rate from which decimals are omitted. Also the limit of ratios: a larger one counts as unknown."""
+"""Rate from which decimals are omitted. Larger ratios count as unknown."""
 
 
 def stalled(result: Verdict, a: Stalls, b: Stalls) -> str:
-    """Return a sentence about long steps that change the mean but not the typical step."""
+    """Return a sentence about long steps that change the mean step time but not the median."""
     edge = math.log1p(result.tolerance)
     is_typical_same = abs(math.log(result.typical.ratio)) <= max(edge, abs(math.log(result.mean.ratio)) / 2)
     if result.by != "mean" or result.outcome not in ("slower", "faster") or not is_typical_same:
@@ -108,7 +108,7 @@ _ORDINALS: Final = dict(
 
 
 def certainty(result: Verdict) -> list[str]:
-    """Return the interval of the ratio, and the number of runs that would decide."""
+    """Return sentences about the interval of the ratio, and about the runs or steps that would decide."""
     if result.is_withheld:
         return []
     if is_wide(result.decisive):
@@ -122,12 +122,12 @@ def certainty(result: Verdict) -> list[str]:
 
 
 def is_wide(ratio: Ratio) -> bool:
-    """Return whether an undecided interval shows only noise: -30% to +40% is not a result."""
+    """Return whether an undecided interval is too wide to report, for example -30% to +40%."""
     return ratio.outcome == "undecided" and ratio.high / ratio.low > _MAX_PERCENT_RATIO
 
 
 def ends(ratio: Ratio) -> tuple[float | None, float | None]:
-    """Return the ends of an interval; None for an end that is only noise."""
+    """Return the ends of an interval. Ends beyond a factor of 100 are None, and both if the interval is too wide."""
     if is_wide(ratio):
         return None, None
     return (ratio.low if ratio.low > 1 / _LARGE else None), (ratio.high if ratio.high < _LARGE else None)

@@ -14,12 +14,9 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Counted, Ints, Waits
 
 _MIN_CORRELATION: Final = 0.5
-"""Minimum correlation of step-to-step changes if both runs read the same data. With different data it is at most 0.15.
-"""
+"""Minimum correlation of step-to-step changes for the same data in both runs. For different data it is at most 0.15."""
 _MIN_COMMON: Final = 50
-"""Minimum common steps to detect equal data. By chance, changes of 50 steps correlate by 0.5 in less than one of 1,000
-pairs of runs.
-"""
+"""Minimum common steps to detect equal data. By chance, less than 0.1% of run pairs correlate by 0.5 over 50 steps."""
 
 
 class TimedRun(NamedTuple):
@@ -39,7 +36,7 @@ class TimedRun(NamedTuple):
 
 
 def match_steps(a: Sequence[TimedRun], b: Sequence[TimedRun]) -> tuple[list[Level], list[Level]] | None:
-    """Return the step time of each run, over the common steps; None if the runs did not read the same data."""
+    """Return the step times of each run in the common steps; None if the runs read different data."""
     runs = [*a, *b]
     common = _find_common(runs)
     if not (a and b) or len(common) < _MIN_COMMON:
@@ -49,7 +46,7 @@ def match_steps(a: Sequence[TimedRun], b: Sequence[TimedRun]) -> tuple[list[Leve
     changes = np.diff(logs, axis=1)
     if not changes.std(axis=1).all() or np.corrcoef(changes)[0].min() < _MIN_CORRELATION:
         return None
-    # residuals underestimate the deviation of a run, because the mean contains the run itself
+    # deviations from the mean are too small, because the mean contains the run itself
     factor = (len(runs) / (len(runs) - 1)) ** 0.5
     usual = np.exp(logs.mean(axis=0))
     levels = [_widen(run.level(index, usual), factor) for run, index in zip(runs, indices, strict=True)]
@@ -73,7 +70,7 @@ def _widen(run_level: Level, times: float) -> Level:
 
 
 _MIN_LONG_RATIO: Final = 1.5
-"""Minimum length of a long step, as a multiple of the median. Noise of 10% reaches it once in a million steps."""
+"""Minimum length of a long step, as a multiple of the median. With noise of 10%, one step in a million exceeds it."""
 
 
 class Stalls(NamedTuple):

@@ -1,6 +1,6 @@
 """Decide whether two programs differ that ran in interleaved blocks (``perfhooks compare --run``).
 
-    pair 1   A B A B A B ...     each letter is a block of consecutive steps; both processes of a pair live together
+    pair 1   A B A B A B ...     each letter is a block of consecutive steps; both processes exist at the same time
     pair 2   B A B A B A ...     another pair of processes
 
 Noise hits neighbouring blocks equally, so their ratios are compared.
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Flags
 
 FEWEST_PAIRS: Final = 3
-"""Minimum pairs of processes, because the spread between processes must be measured."""
+"""Minimum pairs of processes that measure the spread between processes."""
 MOST_PAIRS: Final = 8
 """Maximum pairs of processes, to limit the duration."""
 _ERROR_SPLIT: Final = (0.01, 0.04, 0.4, 0.15, 0.15, 0.25)
 """Parts of the 1% error budget for the decisions after 3, 4, 5, 6, 7 and 8 pairs."""
 LEAST_BLOCKS: Final = 5
-"""Minimum blocks of each process. The longest and shortest blocks are discarded."""
+"""Minimum blocks of each process, because the longest and shortest blocks are discarded."""
 _MAX_MISSING_FACTOR: Final = 4.0
-"""Maximum ratio of needed to available steps. Above it no further pair is started."""
+"""If a decision needs more than this multiple of the recorded steps, no further pair is started."""
 
 
 class Block(NamedTuple):
     """Consecutive steps of one program.
 
-    With several ranks, ``wall_ns`` is the longest time of a rank, and ``cpu_ns`` the sum of all.
+    With several ranks, ``wall_ns`` is the maximum over the ranks, and ``cpu_ns`` the sum.
     """
 
     steps: int
@@ -67,7 +67,7 @@ class ProcessPair:
     def counted(self) -> tuple[Sequence[Block], Sequence[Block]]:
         """Blocks without the first steps of each program.
 
-        If both ran together, blocks of equal index are neighbours.
+        If both programs ran interleaved, blocks with the same index ran one after the other.
         """
         first = _first_index(self.a), _first_index(self.b)
         if not self.is_together:

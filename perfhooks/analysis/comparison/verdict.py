@@ -1,6 +1,6 @@
 """Decide whether two trainings differ, by confidence intervals of the ratio of their step times.
 
-Processes of the same program differ by more than the spread of their steps explains, so one run per side has a wide
+Processes of the same program differ by more than the spread of their step times, so one run per side has a wide
 interval.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CHANGED: Final = ("slower", "faster")
 OFTEN: Final = 0.02
-"""Minimum fraction of outliers for which they are part of the mean. Evaluations and checkpoints are rarer."""
+"""Minimum fraction of outlier steps from which the mean includes them. Evaluations and checkpoints are rarer."""
 Question = Literal["mean", "typical"]
 Clock = Literal["wall", "processor"]
 
@@ -48,7 +48,7 @@ class Verdict:
     clock: Clock = "wall"
     waited_a: float | None = None
     waited_b: float | None = None
-    """Highest run-queue wait of a run, as a fraction."""
+    """Highest run-queue wait of a run of B, as a fraction of the step time."""
     others_a: float | None = None
     others_b: float | None = None
     """Highest CPU use by other programs during a run of B, as a fraction of all CPUs."""
@@ -56,7 +56,6 @@ class Verdict:
     """Whether CPU contention without measured waits prevents a decision."""
     more_steps: int | None = None
     more_runs: int | None = None
-    """Number of further runs of each side that would decide; None if 99 are not enough."""
 
     @property
     def decisive(self) -> Ratio:
@@ -92,8 +91,8 @@ def verdict(
 ) -> Verdict:
     """Compare the step times of the runs of two trainings.
 
-    The error of the ratio combines the errors of the step times and the deviation between processes. Earlier runs can
-    only lower the deviation, because a higher one may come from a changed program.
+    The error of the ratio combines the errors of the step times and the deviation between processes. Earlier
+    runs are ignored if they would increase the deviation, because their program may have changed.
 
     Returns:
         ``slower`` if, for the mean or the typical step, the 99% interval lies above 1 and the 90% interval above 1 +
@@ -104,7 +103,7 @@ def verdict(
     runs = [*a, *b]
     is_far_counted = max(_outlier_rate(a), _outlier_rate(b)) >= OFTEN
     clock = _choose_clock(runs)
-    # runs on a quiet machine do not show the deviation on a busy one
+    # earlier runs on a quiet machine do not show the deviation on a busy machine
     quiet = [] if _is_disturbed(runs) else [[run for run in side if not _is_disturbed([run])] for side in earlier]
     sides, earlier_estimates = (
         [[_select_estimates(run, clock, is_far_counted=is_far_counted) for run in side] for side in group]
@@ -147,7 +146,7 @@ def verdict(
 
 def _select_estimates(run: Level, clock: Clock, *, is_far_counted: bool) -> tuple[Estimate, Estimate]:
     if clock == "processor" and run.own is not None:
-        # waits are whole time slices in some steps, so the typical step without waits is unknown
+        # waits are whole time slices in a few steps, so only the mean can be computed without waits
         return run.own, run.own
     return run.typical, run.whole if is_far_counted else run.mean
 
@@ -165,7 +164,6 @@ def _is_disturbed(runs: Sequence[Level]) -> bool:
 
 
 def _assume_sd(runs: Sequence[Level]) -> float:
-    """Return `PROCESS_SD`, increased by run-queue waits and by the CPU load of other programs."""
     waited, load = (max(getattr(run, name) or 0.0 for run in runs) for name in ("waited", "others"))
     return PROCESS_SD + 0.1 * waited / (1 - waited) + 0.2 * load
 
@@ -186,10 +184,10 @@ def of_pairs(
     tolerance: float = TOLERANCE,
     share: Callable[[int], float] = lambda _: 1.0,
 ) -> Verdict:
-    """Compare two trainings that ran at the same time in pairs of processes.
+    """Compare two trainings that ran interleaved in pairs of processes.
 
-    Each further pair repeats the test. ``share`` returns the part of the 1% error budget of a test, by the number of
-    pairs.
+    The test is repeated after each pair. ``share`` maps the number of pairs to the fraction of the 1% error budget that
+    the test may use.
     """
     pairs = len(mean)
     differences = (StepDifference.of_pairs(question, tolerance, share) for question in (typical, mean))

@@ -74,7 +74,7 @@ def _find_attention(window: Evidence) -> tuple[Ints, Ints, Ints]:
     rows, kind = rows[order], np.repeat(np.arange(len(kinds)), list(map(len, by_kind)))[order]
     softmax = np.flatnonzero(np.isin(kind, (_FORWARD, _GRADIENT)) & ~_is_in_fused(window, rows))
     softmax = softmax[_has_many_queries(window, rows[softmax])]
-    # the gradient of a GEMM is two GEMMs
+    # the backward pass of a GEMM runs two GEMMs
     first, last = (_outer_gemm(kind, softmax, direction) for direction in (-1, 1))
     is_attention = (first != softmax) & (last != softmax) & (trace.thread[rows[first]] == trace.thread[rows[last]])
     score_source = np.where(kind[softmax] == _FORWARD, first - 1, last + 1)

@@ -119,12 +119,12 @@ def inside_ms(window: Evidence) -> float:
 
 
 def inside(window: Evidence) -> Ints:
-    """Return the slices around compiled code; some are nested."""
+    """Return the trace slices around calls of compiled code; some are nested."""
     return window.matching(ranges.COMPILED, Kind.OP, Kind.ANNOTATION)
 
 
 def _breaks_in_steps(window: Evidence, regions: Ints) -> list[Break]:
-    """Return the breaks of functions that run in the steps. torch 2.4 does not show them: return all breaks."""
+    """Return the graph breaks of functions that run in the steps. torch 2.4 does not name them: return all breaks."""
     compilation, trace = window.capture.compilation, window.trace
     names = {trace.names[name] for name in set(trace.name[regions].tolist())}
     numbers = {name.rpartition(": ")[2].partition("/")[0] for name in names if ": " in name}

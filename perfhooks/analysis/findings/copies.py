@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Intervals
 
 STAGED_BYTES: Final = 64 * 1024
-"""Maximum pageable copy to the device that returns at once (CUDA's "API synchronization behavior")."""
+"""Maximum bytes of a pageable copy to the device that returns at once (CUDA's "API synchronization behavior")."""
 
 
 def only_copies(window: Evidence) -> Iterator[Finding]:

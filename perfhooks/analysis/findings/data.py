@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Intervals
 
 TRANSFER_MS: Final = 5.0
-"""Cost of receiving one batch from a worker. Measured: 5 ms with DDP on two cores."""
+"""Time in ms to receive one batch from a worker. Measured with DDP on two cores."""
 
 
 class _Wait(NamedTuple):
@@ -116,9 +116,9 @@ def waiting_for_data(window: Evidence) -> Iterator[Finding]:
 
 
 def plan_loader(window: Evidence) -> LoaderPlan | None:
-    """Return the plan for the loader of a window; None if the cost of a batch is unknown.
+    """Return the plan of DataLoader workers for a window; None if the cost of a batch is unknown.
 
-    Without workers, the wait for a batch counts as computing.
+    Without workers, the training thread computes batches itself, so its wait counts as CPU time.
     """
     fetches, circumstances = fetch_ranges(window), window.circumstances
     wait = _data_wait(window, fetches)
@@ -126,7 +126,7 @@ def plan_loader(window: Evidence) -> LoaderPlan | None:
         return None
     rest_ms = wait.rest_ms
     own = (wait.step - wait.total_ms) * (1 if window.is_device_traced else circumstances.threads or 1)
-    if circumstances.workers and window.unprofiled_thread_ms:  # unpacking of a received batch looks like a wait
+    if circumstances.workers and window.unprofiled_thread_ms:  # unpacking a received batch is recorded as a wait
         rest_ms = min(max(rest_ms, window.unprofiled_thread_ms), wait.step)
         own = max(own, window.unprofiled_thread_ms)
     batches = max(round(len(window.outermost(_loader_fetches(window))) / max(window.count, 1)), 1)

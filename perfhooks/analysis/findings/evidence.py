@@ -47,7 +47,7 @@ def cached_per_window(make: Callable[[Evidence], T]) -> Callable[[Evidence], T]:
 
 
 class Evidence(WindowSteps):
-    """Tables and figures of one window for the rules. Figures are means over the steps of `WindowSteps`."""
+    """Tables and mean values of one window for the rules, over the steps of `WindowSteps`."""
 
     def __init__(self, capture: Capture, trace: Trace) -> None:
         super().__init__(capture, trace)
@@ -55,7 +55,7 @@ class Evidence(WindowSteps):
 
     @cached_property
     def idle(self) -> Idle:
-        """Idle intervals of all devices; without steps, only between device work."""
+        """Idle intervals of all devices. Without step marks, only intervals between device work count."""
         rows = idle.of_steps(self.trace, self.selected_marks)
         mask = (rows.place == device_time.PLACES.index("between")) | self.are_numbered
         mask &= intervals.within(self._own_work, rows.start, rows.end) == 0
@@ -87,7 +87,7 @@ class Evidence(WindowSteps):
 
     @cached_property
     def device_limit_ms(self) -> float:
-        """Maximum gain from less device time: the wait of the host for the device."""
+        """Maximum gain in ms per step from less device time: the time that the host waits for the device."""
         trace = self.trace
         calls = trace.rows(Kind.RUNTIME)
         calls = calls[(trace.end - trace.start)[calls] > device.BLOCKED_NS]
@@ -104,7 +104,7 @@ class Evidence(WindowSteps):
 
     @cached_property
     def unprofiled_ms(self) -> float:
-        """Time of an unprofiled step; of a profiled step if unknown."""
+        """Mean time of an unprofiled step in ms; of a profiled step if unknown."""
         return self.capture.cost.idle_step_ms or self.step_ms
 
     @property
@@ -143,7 +143,7 @@ class Evidence(WindowSteps):
 
     @cached_property
     def unnamed(self) -> Intervals:
-        """Intervals of the steps to which no part of the step, one-time work, operator or device work belongs."""
+        """Intervals of the steps without a named part of the step, one-time work, operator or device work."""
         ops = self.trace.rows(Kind.OP)
         operators = self.spans(ops[self.trace.thread[ops] == self.thread])
         parts_of_it = (*parts.of_thread(self.trace, self.thread).values(), *starts.by_kind(self.trace).values())
@@ -170,7 +170,7 @@ class Evidence(WindowSteps):
 
     @cached_property
     def work(self) -> Ints:
-        """Device work launched in the steps, as indices into `Trace.device_rows`; empty without known times."""
+        """Device work launched in the steps, as indices into `Trace.device_rows`; empty if device times are unknown."""
         if not self.is_device_traced:
             return np.empty(0, np.int64)
         launched = device.launch_times(self.trace)
@@ -205,7 +205,7 @@ class Evidence(WindowSteps):
         return len(self.launched_by(rows)) > 0 or len(device.around(self.trace, launches, rows)) > 0
 
     def cost(self, rows: Ints) -> tuple[float, float]:
-        """Return the time of operators in a step and the maximum gain there, both in ms."""
+        """Return the time of operators in ms per step, and the maximum gain on their host or device in ms."""
         work = self.launched_by(rows)
         if len(work):
             return self.device_ms(work), self.device_limit_ms
@@ -214,7 +214,7 @@ class Evidence(WindowSteps):
         return self.per_step(self.spans(rows)), self.host_limit_ms
 
     def lines_of(self, rows: Ints) -> list[str | None]:
-        """Return the innermost user line around each host slice."""
+        """Return the innermost line of user code around each host slice."""
         return attribution.lines(self.trace, rows, self.tables.owners)
 
     def _frames(self, origin: Origin) -> Ints:
@@ -246,7 +246,7 @@ class Evidence(WindowSteps):
         return rows[device.holders(self.trace, rows, rows) < 0] if len(rows) else rows
 
     def own_time_in(self, moments: Intervals, *, whole: bool = False) -> list[tuple[str, float]]:
-        """Return the user functions on the step thread in some intervals, with self time in ms per step.
+        """Return the user functions on the step thread in the intervals, with self time in ms per step.
 
         With ``whole``, only calls that ran completely inside the intervals count.
         """
@@ -306,7 +306,7 @@ class Evidence(WindowSteps):
         return devices.of_trace(self.trace)
 
     def texts(self, rule: str, *versions: str, own: RuleTexts | None = None, **values: object) -> FindingText:
-        """Return the texts of a rule from its file, or for a plugin from ``own``."""
+        """Return the texts of a rule from its file; a plugin passes them in ``own``."""
         device_type = f'"{self.device.type}"' if self.device.type else "device"
         common = {"unit": self.unit, "device": self.device, "device_type": device_type}
         package = frameworks.package(self.circumstances.framework)
@@ -337,9 +337,9 @@ class Evidence(WindowSteps):
     ) -> Iterator[Finding]:
         """Yield a finding, if its gain in an unprofiled step is at least `NOTABLE`.
 
-        ``gain_ms`` and ``bound_ms`` (its upper bound) are about a profiled step. ``of`` are host intervals that contain
-        the gain. With ``is_wait``, the gain must also exceed the CPU wait of the step thread, because CPU contention
-        lengthens waits most.
+        ``gain_ms`` and ``bound_ms`` (its upper bound) refer to a profiled step. The fix shortens the host intervals
+        ``of``. With ``is_wait``, the gain must also exceed the run-queue wait of the step thread: CPU contention
+        lengthens waits.
         """
         share, times, basis_text, is_bound = 0.0, 1.0, "", gain_ms is not None and (self.is_busy or not is_measured)
         profiled_ms, estimate = gain_ms, text.estimate

@@ -26,13 +26,13 @@ MAJOR: Final = 0.1
 """Minimum share of the step, or of the run, if the fix is uncertain: the threshold of torch_tb_profiler's rule on
 communication."""
 DOMINANT: Final = 0.2
-"""Minimum share of the step that many small costs take together, if one fix reduces all of them."""
+"""Minimum share of the step for the sum of many small costs that one fix reduces."""
 MANY: Final = 20
-"""Minimum repetitions of a collective or operator in a step. DDP needs one collective for every 25 MiB of gradients."""
+"""Minimum repetitions of a collective or operator in a step. DDP needs one collective per 25 MiB of gradients."""
 LINE: Final = re.compile(r"[^\s(]\S*\.py(?:\(\d+\)|:\d+\)|(?=: ))")
 _NUMBERED: Final = re.compile(r"(?P<file>.+)[:(](?P<line>\d+)\)?")
 _BY_SHAPES: Final = ("kernels-below-limit",)
-"""Rules that use only shapes and device times, so recorded stacks do not change their results."""
+"""Rules that use only shapes and device times. The overhead of recording stacks does not change their results."""
 _REQUESTS: Final = ("record-shapes", "record-stacks")
 """Names of the evidence phrases that ask for another recording."""
 _TIMED: Final = ("source", "holder")
@@ -52,7 +52,7 @@ class Finding:
     rule: str
     title: str
     gain_ms: float | None
-    """Gain in an unprofiled step."""
+    """Gain in ms of an unprofiled step."""
     gain_percent: float | None
     estimate: str
     evidence: tuple[EvidenceLine, ...]
@@ -64,16 +64,16 @@ class Finding:
     profiled_ms: float | None = None
     overhead_share: float = 0.0
     wait_ms: float | None = None
-    """Wait for data while no device works, in a profiled step."""
+    """Wait for data in ms of a profiled step, while no device works."""
     wait_share: float = 1.0
     affected_ms: float | None = None
-    """All the time that the fix affects, in a profiled step."""
+    """Time in ms of a profiled step that the fix affects."""
     most_ms: float | None = None
-    """The same in an unprofiled step: the upper end of the gain."""
+    """Time in ms of an unprofiled step that the fix affects: the upper end of the gain."""
     basis: str = ""
-    """Text that names the steps from which the gain, the title and the evidence were computed."""
+    """Text that names the steps on which the gain, the title and the evidence are based."""
     values: dict[str, Value] = field(default_factory=dict)
-    """Values in the title."""
+    """Values that the title contains, by field name."""
     version: str = ""
     """Name of the alternative title in the texts of the rule; empty for the usual title."""
 
@@ -161,7 +161,7 @@ def _without_request(row: Mapping[str, Any]) -> dict[str, Any]:
 def scale_to_unprofiled(
     findings: Iterable[Mapping[str, Any]], profiled_step_ms: float, step_ms: float, data_ms: float | None
 ) -> list[dict[str, Any]]:
-    """Return the findings for an unprofiled step, without gains below `NOTABLE`."""
+    """Convert gains from a profiled to an unprofiled step, and drop findings below `NOTABLE`."""
     rows = []
     for row in findings:
         new, profiled_ms, wait_ms = dict(row), row.get("profiled_ms"), row.get("wait_ms")
@@ -193,13 +193,13 @@ def scale_to_unprofiled(
 
 
 def first_source_line(evidence: Iterable[Mapping[str, Any]]) -> str:
-    """Return for example ``train.py:20``, otherwise the first file."""
+    """Return for example ``train.py:20``; without line numbers in the evidence, the first file."""
     file, line = source_location(evidence)
     return (file or "") if line is None else f"{file}:{line}"
 
 
 def source_location(evidence: Iterable[Mapping[str, Any]]) -> tuple[str | None, int | None]:
-    """Return file and line of the first Python function in the evidence, otherwise of the first location."""
+    """Return file and line of the first Python function in the evidence; without functions, of the first location."""
     matches = [match for line in evidence for match in LINE.findall(line["text"])]
     location = next((match for match in matches if match.endswith(")")), matches[0] if matches else "")
     numbered = _NUMBERED.fullmatch(location)
@@ -209,7 +209,7 @@ def source_location(evidence: Iterable[Mapping[str, Any]]) -> tuple[str | None, 
 def add_source_lines(
     findings: Iterable[Mapping[str, Any]], explaining: Iterable[Mapping[str, Any]], steps: str
 ) -> list[dict[str, Any]]:
-    """Add source lines from the findings of a window with stacks. Times from the window with stacks are not used."""
+    """Add source lines from the findings ``explaining`` of a window with stacks, without its times."""
     by_rule = {str(row["rule"]): row for row in explaining}
     results = []
     for row in findings:
@@ -231,7 +231,6 @@ def _has_source_line(line: Mapping[str, Any]) -> bool:
 
 
 def _seen(line: Mapping[str, Any], steps: str) -> dict[str, Any]:
-    """Return the line without its time, because steps with stacks are slower."""
     name = line["values"]["name"]["value"] if line["phrase"] in _TIMED else msgspec.convert(line, EvidenceLine)
     seen: dict[str, Any] = msgspec.to_builtins(texts.shared("seen", line=name, steps=steps))
     return seen

@@ -32,7 +32,7 @@ SLOW: Final = (
     *(device_time.OPERATORS, device_time.CODE, device_time.CALLS, device_time.NOTHING),
     device_time.LAUNCHING,
 )
-"""Causes of idle time in which the host did not wait."""
+"""Causes of device idle time during which the launching thread did not wait."""
 
 _ACTIVE: Final = tuple(cause for cause in SLOW if cause != device_time.NOTHING)
 
@@ -213,7 +213,7 @@ def device_pauses(window: Evidence) -> Iterator[Finding]:
     thread ran operators or code between operators. Idle time does not count if the thread waited for data or the
     device, validated, saved, allocated memory, or did one-time work.
 
-    Not measured: the gain of the fix depends on what the host does in the pauses.
+    Not measured: the gain of the fix depends on the work of the host in the pauses.
     """
     if not window.is_device_traced:
         return
@@ -252,7 +252,7 @@ def _cause_lines(window: Evidence, causes: tuple[int, ...], among: Flags) -> lis
 def _idle_after_waits(window: Evidence, begin: Ints, end: Ints) -> Ints:
     idle_ns, gaps = np.zeros(len(begin), np.int64), window.gaps
     gap_start = window.idle.start[gaps.first]
-    # exclude idle time from before the step, and after the last work
+    # count only gaps that begin at the end of device work of the step
     is_in_step = np.isin(gap_start, window.busy[:, 1])
     order = np.argsort(end, kind="stable")
     # the clocks of host and device differ by up to 5 us

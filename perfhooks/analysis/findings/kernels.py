@@ -27,12 +27,9 @@ UNFOLDED: Final = 0.25
 _COMPILED: Final = rf"{work_kinds.TRITON}|{ranges.COMPILED}"
 _FUSABLE_KINDS: Final = (categories.ELEMENTWISE, categories.REDUCTION, categories.COPIES)
 _FUSABLE_OF_TORCH: Final = (categories.INDEXING, categories.QUANTISATION)
-"""Kinds of kernels that can be fused only if they are torch's. Those of other libraries, for example FBGEMM, are large.
-"""
+"""Categories of which only torch's kernels can be fused. Kernels of other libraries, as FBGEMM, are large."""
 FAR: Final = 0.3
-"""Fraction of its limit below which a kernel is slow. Usual kernels reach 60 to 85% on an H100 and 40 to 60% on an
-MI300X.
-"""
+"""Fraction of its roofline limit below which a kernel is slow. Usual are 60 to 85% (H100) and 40 to 60% (MI300X)."""
 
 
 def slow_convolution(window: Evidence) -> Iterator[Finding]:

@@ -31,12 +31,12 @@ COLUMNS: Final = {
 }
 
 KEEPS_UP: Final = 1.02
-"""Workers keep up if a step takes at most this multiple of the same step without waits for data."""
+"""Workers keep up if the step time is at most this multiple of the step time without waits for data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchCost:
-    """Cost of one batch to a worker, in seconds."""
+    """Time that a worker needs for one batch, in seconds."""
 
     cpu_s: float
     waits_s: float = 0.0
@@ -52,7 +52,8 @@ class BatchCost:
     def of(cls, loader_workers: Sequence[LoaderWorker], free: float | None = None) -> BatchCost | None:
         """Return the mean cost over all workers; None if they made no batch.
 
-        If ``free`` CPUs are enough for all workers, unexplained time is a wait for other things.
+        ``free`` is the number of free CPUs. If each worker has a free CPU, time without CPU use counts as a wait for a
+        disk, a network or a lock.
         """
         batches = sum(worker.batches for worker in loader_workers)
         making = sum(worker.busy_s for worker in loader_workers)
@@ -100,7 +101,7 @@ class BatchCost:
         10. The stations are the CPUs (shared evenly) and the waits (no queue).
         """
         computes = max(self.cpu_s + self.transfer_s, 1e-9)
-        log_served = [0.0]  # logarithms: the values underflow for 200 workers
+        log_served = [0.0]  # use logarithms, because the values underflow for 200 workers
         for number in range(1, workers + 1):
             log_served.append(log_served[-1] + math.log(computes / min(number * self.threads, max(cpus, 1e-6))))
 
@@ -180,18 +181,18 @@ class LoaderPlan:
     cost: BatchCost
     bound: Bound
     keep_up: int
-    """Smallest sufficient number of workers, with enough CPUs and memory."""
+    """Smallest number of workers that keep up, if CPUs and memory are unlimited."""
     advised: int
-    """Smallest number of workers with the best step time on this host."""
+    """Smallest number of workers with the best step time that this host can reach."""
     is_short_of_memory: bool = False
     ahead: int | None = None
-    """Recommended ``prefetch_factor``, so that a slow batch delays no step."""
+    """Smallest ``prefetch_factor`` for which the slowest batch delays no step."""
 
     @classmethod
     def of(cls, loader_workers: Sequence[LoaderWorker], needs: Demand) -> LoaderPlan | None:
         """Return the plan for the workers of a training; None without batches or without a demand.
 
-        If workers waited for CPUs, the plan worker fewer CPUs, but at least those in use.
+        If workers waited in the run queue, the plan assumes fewer free CPUs, but at least the CPUs in use.
         """
         cost = BatchCost.of(loader_workers, needs.cpus)
         wall = sum(worker.wall_s for worker in loader_workers)
@@ -228,7 +229,7 @@ class LoaderPlan:
         if needs.workers and step_s - needs.rest_s < needs.waited_s / 2:
             advised, bound = needs.workers, "transfer"
             batch_s = needs.workers * needs.rest_s / needs.batches
-            # batch times deviate by their mean or more, as an exponential distribution
+            # the standard deviation of batch times is at least their mean: some batches are slow
             if cost.deviation >= 1 and cost.longest_s > batch_s * needs.ahead:
                 bound, ahead = "slow batches", math.ceil(cost.longest_s / batch_s)
         elif min(advised, max_workers) <= 0 or needs.step_with(cost, advised) * KEEPS_UP > min(step_s, needs.step_s):
@@ -312,7 +313,6 @@ class LoaderPlan:
 
     @property
     def _enough(self) -> str:
-        """Text with the sufficient number of workers, and the reason if this host cannot run as many."""
         free, name = self.free, "plan-enough"
         if self.keep_up <= self.needs.workers:
             name = "plan-enough-with-cpus" if self.keep_up > 1 else "plan-enough-with-cpu"
@@ -330,5 +330,5 @@ def _phrase(name: str, **values: object) -> str:
 
 
 def _concurrent(loader_workers: Sequence[LoaderWorker]) -> int:
-    """Return the number of concurrent workers. Workers of the next epoch have the same indices."""
+    """Return the number of concurrent workers. Workers of each epoch have the same indices."""
     return len({worker.worker for worker in loader_workers})

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from perfhooks.analysis.findings.finding import Finding
 
 _MIN_STEPS: Final = 3
-"""Minimum steps for a median step, and maximum steps in the evidence."""
+"""Minimum steps to compute a median, and maximum steps in the evidence."""
 LATE_NS: Final = 1_000_000
-"""Minimum delay of launched work on an idle device. Usual delays are microseconds, on a shared device milliseconds."""
+"""Minimum delay in ns from launch to start on an idle device. Usual: microseconds; on shared devices: milliseconds."""
 
 
 def busy_machine(window: Evidence) -> Iterator[Finding]:

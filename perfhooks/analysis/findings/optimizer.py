@@ -39,7 +39,7 @@ def optimizer_loop(window: Evidence) -> Iterator[Finding]:
     creation = window.spans(_within(window, window.matching(operators.MAKING_STATE, Kind.OP), updates))
     update_spans = intervals.subtract(
         window.clipped(updates), creation
-    )  # optimizer state is created once, fused or not
+    )  # the fix does not avoid the single creation of optimizer state
     ops = _within(window, window.matching(operators.IN_PLACE, Kind.OP), update_spans)
     if name not in SAVED or not len(ops) or len(_within(window, window.matching(_AT_ONCE, Kind.OP), updates)):
         return

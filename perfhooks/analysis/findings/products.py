@@ -222,7 +222,6 @@ def weight_bound_products(window: Evidence) -> Iterator[Finding]:
 
 
 def _weight_bound(window: Evidence) -> Ints:
-    """Return the GEMMs of the forward pass that mostly read weights. In the backward pass, factors may be inputs."""
     trace, rows = window.trace, _memory_bound(window)
     owner = device.owners(trace)[np.searchsorted(trace.device_rows, rows)]
     in_backward = np.append(autograd.find(trace).inside, -1)[host.tree(trace).entry[owner]] >= 0
@@ -233,7 +232,6 @@ def _weight_bound(window: Evidence) -> Ints:
 
 @cached_per_window
 def _memory_bound(window: Evidence) -> Ints:
-    """Return the GEMMs that are bound by memory. Without shapes, GEMVs are detected by kernel names."""
     trace, places = window.trace, window.work
     sums, owner = rates.of_work(trace), device.owners(trace)[places]
     actual_ns, minimum_ps, in_memory = (sums[name][places] for name in ("least_ns", "least_ps", "memory_ns"))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _MIN_STEPS: Final = 2
-"""Minimum steps with a validation or checkpoint. A single one may be part of the start or the end of the program."""
+"""Minimum number of steps with a validation or checkpoint. A single one may belong to program start or end."""
 
 
 class Rare(NamedTuple):

@@ -25,7 +25,7 @@ _DIFFERS: Final = "graph-differs"
 
 class Replay(NamedTuple):
     version: str = ""
-    """Name of the alternative texts in ``host-bound.toml``; empty if the window has only one step."""
+    """Name of the alternative texts in ``host-bound.toml``; empty with only one step."""
     kernels: int = 0
     has_shapes: bool = False
     waits: float = 0.0
@@ -42,10 +42,10 @@ class Replay(NamedTuple):
 
 
 def check_replay(window: Evidence) -> Replay:
-    """Check whether a CUDA graph can hold the launches of the steps.
+    """Check whether a CUDA graph can replay the launches of the steps.
 
-    A graph replays equal kernels with equal shapes. A graph cannot hold a wait of the host for a value of the device.
-    Waits for events do not matter.
+    A graph replays the same kernels with the same shapes. It cannot contain a wait of the host for a value of the
+    device. Waits for CUDA events are allowed.
     """
     between = _waits_between(window)
     if len(between):

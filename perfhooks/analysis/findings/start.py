@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Intervals
 
 SOONEST: Final = 10
-"""Minimum steps before recording. By then kernels are loaded and compiled."""
+"""Recommended minimum of steps before recording. By then, kernels are loaded and compiled."""
 
 
 def recorded_start(window: Evidence) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""The steps of one window that rules judge."""
+"""The steps of one window from which rules compute findings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class WindowSteps:
     """Complete steps of the most common kind, after the first steps of the program.
 
-    Without step marks, the whole recording is one step. Figures are means over the steps.
+    Without step marks, the whole recording counts as one step.
     """
 
     def __init__(self, capture: Capture, trace: Trace) -> None:
@@ -52,7 +52,7 @@ class WindowSteps:
 
     @property
     def uses_device(self) -> bool:
-        """Whether the program launched device work, even without known times."""
+        """Whether the program launched device work, even if its times are unknown."""
         return self.trace.is_device_traced or len(device.launch_calls(self.trace)) > 0
 
     @cached_property
@@ -94,7 +94,7 @@ class WindowSteps:
 
     @cached_property
     def step_ms(self) -> float:
-        """Mean wall time, or device time if that is longer."""
+        """Mean over the steps of the wall time or the device time, if the latter is longer."""
         wall, busy = self.steps["wall_ms"].to_numpy(), self.steps["busy_ms"].fill_null(0).to_numpy()
         return float(np.maximum(wall, busy).mean()) if self.count else 0.0
 
@@ -106,7 +106,7 @@ class WindowSteps:
 
     @cached_property
     def windows(self) -> Intervals:
-        """Intervals of the steps, without the work of perfhooks."""
+        """Intervals of the steps, without intervals in which perfhooks itself works."""
         return intervals.subtract(intervals.union(self.marks.start, self.marks.end), self._own_work)
 
     @cached_property
@@ -118,7 +118,7 @@ class WindowSteps:
 
     @cached_property
     def startup(self) -> dict[str, Intervals]:
-        """One-time work by name, without compilation if the last step compiles too."""
+        """Intervals of one-time work by name. Compilation is not one-time work if the last step compiles."""
         by_name = {
             name: intervals.intersect(intervals_of_name, self.windows)
             for name, intervals_of_name in starts.by_kind(self.trace).items()

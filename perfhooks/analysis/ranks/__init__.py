@@ -1,4 +1,4 @@
-"""Compare the ranks of a run: stragglers and their stage, waits in collectives, bandwidth of communication.
+"""Compare the ranks of a run: stragglers, waits and bandwidth of collectives.
 
 Only small files of each rank are read, no traces, so a comparison takes seconds for any number of ranks.
 """
@@ -29,7 +29,7 @@ FORMAT: Final = 1
 """Format of the result of `gather`. 1: first version."""
 
 _MAX_CELLS: Final = 8192
-"""Maximum ranks times steps of a heat map, for the size of the report."""
+"""Maximum cells (ranks x steps) of a heat map, to limit the size of the report."""
 
 
 def gather(
@@ -44,14 +44,14 @@ def gather(
         * ``windows`` by stage and step: ``name stage first last``, and
 
           * ``ranks`` (see `steps.of_ranks`) with ``offset_ms`` of its clock, and ``steps`` (see `steps.of_steps`);
-          * ``own``: the own work of each rank in each step; empty if there are too many;
+          * ``own``: work time of each rank in each step, without waits for other ranks; empty above `_MAX_CELLS`;
           * ``collectives`` by kind, and ``worst``: those with the longest waits; ``matched`` and ``unmatched`` rows;
           * ``large_bytes``: size of the smallest large collective, see `collectives.large`;
           * ``host_ahead``: whether the devices need more time than the hosts;
           * ``clocks``: ``error_ms``, ``error_95_ms`` and ``ranks``, the number of aligned ranks;
 
         * ``frontier``: stragglers over all steps, see `frontier.of_run`;
-        * ``missing``: ``window what ranks text`` for each missing thing.
+        * ``missing``: ``window what ranks text`` for each missing rank or window.
     """
     folder = Run.existing(run)
     cache, listing = cache or SummaryCache(), listing or Listing.of(run)
@@ -87,7 +87,7 @@ def gather(
 def compare(
     name: str, step_tables: Mapping[int, pl.DataFrame], collective_tables: Mapping[int, pl.DataFrame]
 ) -> dict[str, Any]:
-    """Return data for `findings` from tables of one window by rank."""
+    """Return the input of `findings` from the tables of one window, by rank."""
     return {"windows": [_compare_window(files.of_tables(name, step_tables, collective_tables))]}
 
 

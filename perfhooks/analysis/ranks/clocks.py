@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _CONVERGED_MS: Final = 1e-4
-"""Correction of a clock in ms below which the estimate ends."""
+"""The iteration stops when no clock is corrected by more than this, in ms."""
 
 
 @dataclass(frozen=True)
 class Clocks:
     offset_ms: Mapping[int, float] = field(default_factory=dict)
-    """Offset in ms that converts times of a rank to the clock of the lowest comparable rank."""
+    """Offset in ms to add to times of a rank. It converts to the clock of the lowest rank with common collectives."""
     error_ms: float | None = None
     error_95_ms: float | None = None
 
@@ -27,7 +27,7 @@ def align(ends: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Clocks
 
     The end of a collective is the median of the aligned ends of its ranks. The offset of a clock is the median
     difference between ends on this clock and the ends of the collectives. Ends and offsets are updated alternately
-    until they converge. Offsets within the errors of both clocks are set to 0.
+    until they converge. Offsets below the sum of the errors of both clocks are set to 0.
     """
     if not ends.height:
         return Clocks()
@@ -38,7 +38,7 @@ def align(ends: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Clocks
     rows = rows.with_columns(island=_find_islands(rows))
     for _ in range(50):
         rows = _with_lateness(rows).with_columns(move=-pl.col("late").median().over("clock"))
-        # the first clock of an island is the reference
+        # the first clock of each group of connected clocks is the reference
         rows = rows.with_columns(move=pl.col("move") - pl.col("move").first().over("island"))
         rows = rows.with_columns(end=pl.col("end") + pl.col("move"))
         if rows.select(pl.col("move").abs().max()).item() < _CONVERGED_MS:
@@ -51,7 +51,7 @@ def align(ends: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Clocks
         offset=(pl.col("end") - pl.col("own")).first(),
         error=late.quantile(0.95),
     )
-    # each of two clocks has half of the difference of their ends
+    # with two clocks, each has half of the difference as its error
     error = pl.col("error") + pl.col("error").first().over("island")
     by_clock = by_clock.with_columns(offset=pl.when(pl.col("offset").abs() > error).then("offset").otherwise(0.0))
     offsets = dict(by_clock.explode("rank").sort("rank").select("rank", "offset").iter_rows())
@@ -74,7 +74,7 @@ def _thin(ends: pl.DataFrame) -> pl.DataFrame:
 
 
 def _find_islands(rows: pl.DataFrame) -> pl.Series:
-    """Return a group number for each row. Clocks with common collectives, also by way of other clocks, form a group."""
+    """Return a group number for each row. Clocks that common collectives connect, directly or not, form a group."""
     island = rows.select("match", "clock", island=pl.col("clock"))
     while True:
         step = island.with_columns(island=pl.col("island").min().over("match"))

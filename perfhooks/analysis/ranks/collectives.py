@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _HOST_BACKENDS: Final = ("gloo", "mpi", "ucc")
-"""Backends whose host ranges are the collective itself. Host ranges of other backends only launch device work."""
+"""Backends that communicate on the CPU. Host ranges of other backends only launch device work."""
 _SYNCHRONIZING: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Operations that end on all ranks at the same time."""
 _EQUAL_SIZE: Final = ("all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather")
@@ -22,22 +22,22 @@ BETWEEN_TWO: Final = ("send", "recv", "send_recv")
 @dataclass(frozen=True)
 class Matched:
     rows: pl.DataFrame
-    """One row per rank and collective, with ``match``, ``ranks`` (a count) and ``wait_ms``."""
+    """One row per rank and collective. ``match`` is the number of the collective, ``ranks`` the number of its ranks."""
     clocks: Clocks
     unmatched: int
     unsure: frozenset[int]
-    """Steps with unmatched rows. Their waits are unknown."""
+    """Numbers of steps with unmatched rows. Waits in these steps are unknown."""
     on_host: pl.DataFrame
-    """``rank step start_ms duration_ms`` of all communication on a host."""
+    """Communication on the CPU: ``rank step start_ms duration_ms``."""
 
 
 def match(table: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Matched:
     """Match the rows of several ranks that are the same collective.
 
     Rows match if they have the same step, process group, operation, type and position in time order. Sizes are compared
-    only for operations whose size is equal on all ranks. If a rank has more or fewer rows of a kind in a step than most
-    ranks, these rows are skipped. A collective is also skipped if one rank left it before another arrived, by aligned
-    clocks. Messages between two ranks are not matched.
+    only for operations with equal sizes on all ranks. If a rank has more or fewer rows of a kind in a step than most
+    ranks, these rows are skipped. A collective is also skipped if, by aligned clocks, one rank left it before another
+    arrived. Sends and receives are not matched.
 
     ``wait_ms`` is the duration minus the shortest duration in the same collective.
     """
@@ -165,9 +165,9 @@ def kinds(collectives: pl.DataFrame) -> pl.DataFrame:
 def large(matched: Matched) -> pl.DataFrame:
     """Return the rows of large collectives: ``rank step ranks is_last bytes``.
 
-    In a large collective, all ranks wait for each other, and it moves at least 10% of the bytes of the largest
-    collective. Small ones, for example of a loss, say little about the work of a rank. ``is_last``: another rank waited
-    for this one.
+    A large collective synchronizes all ranks and moves at least 10% of the bytes of the largest collective. Small
+    collectives, for example of a loss, are not related to the work of a rank. ``is_last``: the other ranks waited for
+    this rank.
     """
     rows = matched.rows.filter(pl.col("operation").is_in(_SYNCHRONIZING) & (pl.col("bytes") > 0))
     size = pl.col("bytes").max().over("match")
@@ -177,9 +177,9 @@ def large(matched: Matched) -> pl.DataFrame:
 
 
 def of_steps(matched: Matched) -> pl.DataFrame:
-    """Return, for each rank and step, the time of pure waiting, and the time of all communication on the CPU.
+    """Return the wait in collectives and the communication time on the CPU, for each rank and step.
 
-    Overlapping intervals count once. Waits in messages are unknown.
+    Overlapping intervals count once. Waits in sends and receives are unknown.
     """
     on_device = pl.col("device").is_not_null()
     wait = pl.min_horizontal("wait_ms", pl.when(on_device).then("exposed_ms"))

@@ -57,7 +57,7 @@ class Facts(msgspec.Struct, gc=False):
 
     @property
     def clock(self) -> str:
-        """Name of the host's clock; empty without boot id, because other machines may have the same node name."""
+        """Identifier of the host's clock; empty without a boot id, because node names are not unique."""
         return f"{self.node} {self.boot}" if self.boot else ""
 
 
@@ -69,7 +69,7 @@ class RankedWindow:
     collectives: pl.DataFrame
     unreadable: dict[int, str] = field(default_factory=dict)
     earlier: dict[int, float] = field(default_factory=dict)
-    """Ranks that have only files of an earlier attempt of the job, each with their age in seconds."""
+    """Age in s of the files of each rank that has only files of an earlier attempt of the job."""
 
     @property
     def clocks(self) -> dict[int, str]:
@@ -108,7 +108,6 @@ def _stack(tables: Mapping[int, pl.DataFrame], schema: Mapping[str, pl.DataType]
 
 
 def _find_earlier(facts: Mapping[int, Facts]) -> dict[int, float]:
-    """Map each rank with a window of an earlier attempt of the job to the seconds from its end to the last attempt."""
     last = max((fact.began for fact in facts.values()), default=0.0)
     on_clock: dict[str, float] = {}
     for fact in facts.values():

@@ -32,9 +32,9 @@ class RunFinding(Finding):
 
 
 def findings(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the stragglers of `gather`, as a finding for each part of the step, largest gain first.
+    """Return a finding for each part of the step with stragglers, largest gain first.
 
-    All steps of the run are the best evidence, see `leads.leads`. In windows, ranks are compared by their own work,
+    The timelines of all steps have priority, see `leads.leads`. In windows, ranks are compared by their own work,
     because a rank that waits in a collective is not slow. A rank is named if it is a straggler in most windows that it
     recorded. The finding names the part with the largest excess over the other ranks.
     """
@@ -62,7 +62,7 @@ def findings(data: Mapping[str, Any]) -> list[dict[str, Any]]:
 def merge_findings(
     of_ranks: Mapping[int, Sequence[Mapping[str, Any]]], of_run: Iterable[Mapping[str, Any]] = ()
 ) -> list[Mapping[str, Any]]:
-    """Merge the findings of several ranks: findings that differ only in numbers appear once.
+    """Merge the findings of several ranks. Findings that differ only in numbers appear once.
 
     ``rank`` is the rank with the largest gain; None for the run. ``ranks`` are all ranks that have the finding.
     """

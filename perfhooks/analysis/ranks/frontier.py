@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 def of_run(
     run: Run, listing: layout.Listing, nodes: Mapping[int, str], roles: Mapping[int, int], *, host_ahead: bool
 ) -> list[dict[str, Any]]:
-    """Find the stragglers in the loop in which the ranks spent most time.
+    """Find the stragglers in the training or validation loop with most time.
 
-    If the hosts run ahead of their devices, steps on the host do not show which rank is late.
+    If the hosts run ahead of their devices, host times do not show which rank is late.
 
     Returns:
         Plain data for each group of comparable ranks; empty for a single rank, or with too few steps:
@@ -38,11 +38,11 @@ def of_run(
         * ``ranks``, and ``stage``: the name of the loop;
         * ``steps``, ``first`` and ``last``: the common unprofiled steps;
         * ``stages``: the parts of a step (`leads.STAGE_TEXTS`), as columns ``name``, ``exposed_ms`` (mean; the sum is a
-          step), and the ``rank`` that is last most often with its ``percent`` of the steps;
+          step), and the ``rank`` that is last most often, in ``percent`` of the steps;
         * ``leads``: the fields of `leads.Lead`, with ``rank`` and ``text``; None if the hosts run ahead.
     """
     ranks = sorted(layout.timeline.ranks(listing.files))
-    max_bytes = (32 << 20) // max(len(ranks), 1)  # 500,000 steps of all ranks take a second
+    max_bytes = (32 << 20) // max(len(ranks), 1)  # reading 500,000 steps takes a second
     timelines = steps.read_last_of((run.timeline(rank) for rank in ranks), max_bytes)
     loops = {
         stage: [_select_counted(timeline.get(stage, steps.NONE)) for timeline in timelines]

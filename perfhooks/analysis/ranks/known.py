@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SETTLED_S: Final = 2.0
-"""Minimum age of a folder in s. In a younger folder, a second change may have the same modification time."""
+"""Minimum age of a cached folder in s, because two changes soon after each other may have the same mtime."""
 
 
 class WindowSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,8 +32,6 @@ class WindowSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _CacheFile(msgspec.Struct):
-    """Content of the cache file. Files of other versions are ignored."""
-
     version: str
     windows: dict[str, WindowSummary]
 
@@ -44,7 +42,7 @@ class SummaryCache:
 
     @classmethod
     def read(cls, run: Path) -> SummaryCache:
-        """Return an empty cache if another version wrote the file, or if it is not readable."""
+        """Read the cache; empty if another version of perfhooks wrote it, or if it is not readable."""
         try:
             cache = read_json(run / PAGE_CACHE, _CacheFile, "a cache of window summaries")
         except (FileNotFoundError, PerfhooksError):

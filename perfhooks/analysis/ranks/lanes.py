@@ -19,7 +19,7 @@ Place = tuple[bytes, bytes]
 
 
 class Lanes:
-    """Moves overlapping work of a stream to other lanes, and the flow arrows that end at it."""
+    """Moves overlapping work of a stream, and flow arrows to this work, to other lanes."""
 
     def __init__(self) -> None:
         self._extents: dict[Place, list[tuple[Decimal, Decimal]]] = {}

@@ -3,7 +3,7 @@
 Ranks synchronize once per step, in the backward pass, where they reduce gradients. Each step is therefore measured from
 one synchronization to the next, by each rank's own clock::
 
-    rank 0   | update | data | forward | backward, of which waiting ~~~~~~~~~ |
+    rank 0   | update | data | forward | backward, waiting ~~~~~~~~~~~~~~~~~~ |
     rank 1   | update | data ................. | forward | backward           |
                                ^ here rank 1 falls behind                     ^ here all have waited for it
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
 
 _MAX_RATIO: Final = 0.25
-"""A delay begins or ends during the run if its smaller mean, before or after, is below this ratio of the larger one."""
+"""Maximum ratio of the smaller to the larger mean delay, before and after a step, if the delay begins or ends there."""
 
 
 class RankSteps(NamedTuple):
@@ -55,7 +55,7 @@ class StageTimes(NamedTuple):
 
 
 def group_comparable(ranks: Sequence[RankSteps], roles: Sequence[int | None]) -> list[list[int]]:
-    """Return groups of indices of ranks that can be compared: those of one role with equal stages."""
+    """Return groups of indices into ``ranks``. Ranks of a group have the same role and the same measured stages."""
     groups: dict[tuple[int | None, bytes], list[int]] = {}
     for index, (rank, role) in enumerate(zip(ranks, roles, strict=True)):
         has_stage = 2 * np.isfinite(rank[2:]).mean(axis=1) > 1 if len(rank.numbers) else np.zeros(0, np.bool_)
@@ -64,10 +64,10 @@ def group_comparable(ranks: Sequence[RankSteps], roles: Sequence[int | None]) ->
 
 
 def align_steps(ranks: Sequence[RankSteps]) -> StageTimes | None:
-    """Return the common steps of all ranks in the most detailed common stages; None with too few steps.
+    """Split the common steps of all ranks into the stages that all ranks measured; None with too few steps.
 
     ``update`` ends at the end of the step, and ``forward`` at the start of the backward pass. Without backward passes
-    the stages are ``data`` and ``rest``. Without times of the wait for data, the only stage is ``step``.
+    the stages are ``data`` and ``rest``. If waits for data were not measured, the only stage is ``step``.
     """
     max_steps = None
     for names in (("step",), _ALL_STAGES, ("update", "forward", "backward"), ("data", "rest"), ("step",)):
@@ -102,7 +102,7 @@ def _extract_stages(rank: RankSteps, names: tuple[str, ...]) -> tuple[Ints, Ints
     stages = np.array(columns)
     is_valid = np.isfinite(stages).all(axis=0) & (stages >= 0).all(axis=0)
     numbers, stages = rank.numbers[is_valid], stages[:, is_valid].astype(np.int64)
-    # a resumed loop repeats steps: the last repetition counts
+    # a loop resumed from a checkpoint repeats steps: use the last repetition
     later = np.minimum.accumulate(numbers[::-1])[::-1]
     counts = numbers < np.append(later[1:], np.iinfo(np.int64).max)
     return numbers[counts], stages[:, counts]
@@ -117,8 +117,8 @@ def _find_common(a: Ints, b: Ints) -> Ints:
 
 class Frontier(NamedTuple):
     exposed: Ints
-    """Time in ns between the moments when all ranks have ended the previous and this stage of the step. The times sum
-    to the slowest step.
+    """Time in ns from the frontier of the previous stage to the frontier of this stage. The sum over the stages is the
+    slowest step.
     """
     leader: Ints
 
@@ -152,7 +152,7 @@ class Lead(NamedTuple):
     row: int
     stage: int
     since: int | None
-    """First late step; None if the rank is late from the start."""
+    """First step in which the rank is late; None if it is late from the start."""
     until: int | None
     lead_ms: float
     percent: float
@@ -166,8 +166,8 @@ def leads(stages: StageTimes) -> list[Lead]:
 
     A rank has two excesses over the other ranks: in the time of the stage, and in the end of the stage. The delay of a
     rank is the smaller excess. A rank that was early and waits therefore has no delay. A rank is a straggler by
-    `perfhooks.core.statistics.are_late`. If the delay changes once, the span before or after the change may count
-    alone.
+    `perfhooks.core.statistics.are_late`. If the delay begins or ends during the run, only the steps with delay
+    are tested.
     """
     times, ranks = stages.times, len(stages.times)
     if ranks <= 1:
@@ -200,11 +200,11 @@ STAGE_TEXTS: Final = {
     "step": "in the step",
 }
 _ALWAYS_PERCENT: Final = 95.0
-"""If at least this percentage of steps is late, a message omits the percentage: other steps are exceptions."""
+"""Messages omit the percentage of late steps from this percentage on."""
 
 
 def describe_lead(lead: Lead, name: str) -> str:
-    """Return the message about a straggler, without its rank. The timelines do not show the cause."""
+    """Return the message about a straggler, without its rank and without a cause."""
     often = "" if lead.percent >= _ALWAYS_PERCENT else f" in {lead.percent:.0f}% of the steps"
     span = "".join(
         f" {word} step {step:,}" for word, step in (("from", lead.since), ("to", lead.until)) if step is not None
@@ -214,7 +214,7 @@ def describe_lead(lead: Lead, name: str) -> str:
 
 
 def _find_candidates(times: Ints, means: Values) -> list[int]:
-    # also use the means of the last quarter, so that a recent delay is found
+    # also compare means of the last quarter of the steps, to find a recent delay
     last = max(times.shape[1] // 4, LEAST_STEPS)
     longest = (mean.argsort()[::-1][:16] for mean in (means, times[:, -last:].mean(axis=1)))
     return sorted(set(np.concatenate([*longest]).tolist()))
@@ -238,7 +238,6 @@ def _find_span(behind: Values, step: float, least: float, chance: float) -> slic
 
 
 def _split_at_change(values: Values) -> slice:
-    """Return the steps on one side of the single change if the delay exists only there, else all."""
     sums = np.cumsum(values - values.mean())[LEAST_STEPS - 1 : -LEAST_STEPS]
     if not len(sums):
         return slice(None)

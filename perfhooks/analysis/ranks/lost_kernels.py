@@ -17,8 +17,8 @@ _NO_TIMES: Final = "has no device times: its trace lacks work of the device"
 def find(window: RankedWindow) -> dict[int, str]:
     """Return the ranks whose device times are unknown, each with the reason.
 
-    A recorder can lose a stream. The rank then has far fewer kernels than other ranks of its role, but as many
-    operators.
+    The profiler can lose the events of a CUDA stream. The rank then has far fewer kernels than other ranks of its
+    role, but as many operators.
     """
     if not window.steps["busy_ms"].is_not_null().any():
         return {}

@@ -41,7 +41,7 @@ _NAMING: Final = {
     b'"thread_name"': "name",
     b'"thread_sort_index"': "sort_index",
 }
-"""Names of the events that name a process or thread, each with the argument that contains the name."""
+"""Metadata events that describe a process or thread, each with the name of its argument."""
 _DECODE: Final = msgspec.json.Decoder(list[Event])
 _ENCODE: Final = msgspec.json.Encoder()
 
@@ -51,7 +51,7 @@ class Merged:
     path: Path
     ranks: tuple[int, ...]
     aligned: bool
-    """Whether collectives aligned the clocks. If not, the times of each rank are from the clock of its host."""
+    """Whether the clocks were aligned by collectives. If not, times are from the clock of each host."""
     error_ms: float | None
     problems: tuple[str, ...] = ()
 
@@ -75,8 +75,8 @@ def merge(
     Ids that link events are made unique per rank. Overlapping work of a stream gets separate lanes. Times are converted
     to the clock of the first rank. Ids in arguments are unchanged: they refer to the trace of the rank.
 
-    Use ``follow_links`` only for folders of this process: a link in a received folder may point to any file, or to an
-    endless one.
+    Use ``follow_links`` only for folders that this process wrote. A link in a received folder may point to any file or
+    device.
     """
     window = _find_window(target)
     paths = {rank: path for rank, path in _find_traces(window).items() if ranks is None or rank in ranks}
@@ -104,7 +104,7 @@ def merge(
 
 
 def is_ours(folder: Path) -> bool:
-    """Return whether `merge` can find the traces of a folder."""
+    """Return whether perfhooks wrote the folder, so that `merge` finds its traces."""
     return (folder / MANIFEST).exists() or bool(layout.ranks_of_window(path.name for path in folder.iterdir()))
 
 

@@ -76,9 +76,9 @@ def of_run(
     world_size: int | None = None,
     asked: object = None,
 ) -> list[dict[str, Any]]:
-    """Return the ranks without any file in a window or in the run.
+    """Return the ranks without files in a window or in the run, with reasons.
 
-    If ranks delete their old windows independently (``trimmed``), only the last window of a stage is checked.
+    If each rank deletes its own old windows (``trimmed``), only the last window of a stage is checked.
     """
     expected = began.union(*windows.values(), *died.values())
     entries = []
@@ -99,7 +99,6 @@ def _is_last(name: str, stages: Mapping[str, tuple[str, int]]) -> bool:
 
 
 def _describe_never(rank: int, requested: object) -> str | None:
-    """Return why a rank has no files in the run; None if the rank was not requested to record."""
     if requested is None:
         return "has no files: it was not requested to record, or its files are lost"
     is_asked = requested == "all" or (isinstance(requested, tuple) and rank in requested)

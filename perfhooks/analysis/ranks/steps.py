@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.core.statistics import Flags, Matrix
 
 PARTS: Final = ("data", "compute", "communication", "other")
-"""Parts in which a rank may be slow; ``other`` is the remaining host time if devices were traced."""
+"""Parts of the own work of a rank. ``other`` is host time, and known only if devices were traced."""
 
 _TIMES: Final = ("wall_ms", "wait_ms", "own_ms", *(f"{part}_ms" for part in PARTS))
 
@@ -34,8 +34,8 @@ def parts(steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
 
     * ``communication_ms``: communication that no computation hides, minus ``wait_ms``;
     * if devices were traced: ``compute_ms``, the time with a compute kernel; ``data_ms``, the wait for data, limited to
-      the idle time of the device; and ``other_ms``, the rest: launches, copies, host work;
-    * otherwise ``compute_ms`` is the rest, and ``other_ms`` is null.
+      the idle time of the device; and ``other_ms``, the remaining time: launches, copies, host work;
+    * otherwise ``compute_ms`` is the remaining time, and ``other_ms`` is null.
 
     ``data_ms`` is null without a loader. Without the device times of a step, all other parts are null, and so is
     ``own_ms``. If the hosts run ahead of the devices, ``wall_ms`` is the median device time of the step.
@@ -74,8 +74,8 @@ def complete_steps(split: pl.DataFrame, unsure: frozenset[int]) -> pl.DataFrame:
     """Return the steps with reliable waits, without incomplete steps at the ends of the window.
 
     A collective that is running when recording starts or ends is recorded on some ranks only. First and last steps with
-    collectives of only some ranks are skipped if other steps remain. If other steps have unmatched collectives, the
-    cause is different, so all are kept.
+    unmatched collectives are skipped if other steps remain. If middle steps have unmatched collectives, the cause is
+    different, and all steps are kept.
     """
     unsure_steps = unsure & {*split["step"]}
     if not unsure_steps or not unsure_steps <= {split["step"].min(), split["step"].max()}:
@@ -90,10 +90,10 @@ def of_ranks(
     """Return one row per rank: the means of the parts, and whether the other ranks wait for the rank.
 
     ``excess_ms`` is the mean of its own work beyond the median of the other ranks of its ``role`` in the same step.
-    ``last`` is the number of ``large`` collectives in which the rank arrived last. ``is_straggler`` is whether the
-    excess is a delay by `perfhooks.core.statistics.are_late`: over the steps, or over the large collectives if the rank
-    is last in most of them. If the waits are unknown, and own work shows no straggler, the computation counts instead:
-    ``by`` is ``own`` or ``compute``.
+    ``last`` is the number of ``large`` collectives in which the rank arrived last. ``is_straggler`` is whether
+    the excess is significant by `perfhooks.core.statistics.are_late`: over the steps, or over the large collectives if
+    the rank is last in most of them. If the waits are unknown, and own work shows no straggler, ranks are compared by
+    ``compute_ms``. ``by`` names the compared time: ``own`` or ``compute``.
     """
     large = large.join(split.select("rank", "step"), on=["rank", "step"], how="semi", nulls_equal=True)
     if len({*roles.values()}) <= 1 or not split.height:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from perfhooks.analysis.comparison.comparison import Comparison
 
 MOST_NODES: Final = 2500
-"""Maximum nodes of a flame graph. Two graphs of this size have 300 kB."""
+"""Maximum nodes of a flame graph, to limit the size of the page: two graphs have 300 kB."""
 
 _LINE_NUMBER: Final = re.compile(r"\(\d+\): ")
 
@@ -43,9 +43,10 @@ class _Node:
 
 
 def merge_flames(a: Mapping[str, Any], b: Mapping[str, Any], steps_a: int, steps_b: int) -> dict[str, Any]:
-    """Merge two flame graphs: one result has widths of B, the other has widths of A and shows removed frames.
+    """Compare the flame graphs of A and B: return one graph with the widths of B, and one with the widths of A.
 
-    Line numbers are ignored. ``before`` is the value of the other side, per step.
+    Only the second shows removed frames. Frames match without line numbers. ``before`` is the value per step of the
+    same frame on the other side.
     """
     graphs: dict[str, Any] = {}
     for measure in [name for name in a if name in b]:

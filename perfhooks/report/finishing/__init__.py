@@ -1,1 +1,1 @@
-"""The single path from the saved trace of a window to its files and the report."""
+"""Write the files and the report of a window from its saved trace."""

@@ -1,4 +1,4 @@
-"""Temporary runs of foreign traces, so that all commands for runs accept them."""
+"""Temporary run folders for traces that perfhooks did not record, so that commands for runs accept them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Adopted:
     folder: Path
     problems: tuple[str, ...]
     windows: tuple[tuple[Path, tuple[Loose, ...]], ...]
-    """Folder and traces of each window. A trace without a rank is its own window; these are last."""
+    """Folder and traces of each window. Each trace without a rank is a window of its own, at the end."""
 
 
 @contextlib.contextmanager
@@ -44,10 +44,10 @@ def adopted(
 ) -> Iterator[Adopted]:
     """Create a temporary run folder from traces or ``*.share`` files, and delete it on exit.
 
-    Traces are reduced one at a time, to save memory. ``tell`` gets the number of finished and of all traces. Raises
-    PerfhooksError if no trace could be read.
+    Traces are reduced one at a time, to save memory. ``tell`` is called with the numbers of finished and of all traces.
+    Raises PerfhooksError if no trace could be read.
     """
-    # the engine's processes may have another working directory
+    # the processes of Dask or Ray may have another working directory
     paths = loose.candidates(folder.absolute() if on is not None and isinstance(folder, Path) else folder)
     with tempfile.TemporaryDirectory(prefix="perfhooks-") as scratch:
         shares, run = Path(scratch, "shares"), Path(scratch, "run", Path(folder).absolute().name)

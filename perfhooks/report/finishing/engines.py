@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 HELP: Final = "local, local:8 (processes), dask://scheduler:8786, ray://head:10001 or, on a node of Ray's, ray://auto"
 
 _IN_FLIGHT: Final = 256
-"""Maximum traces that are submitted to Ray at once, because each wait takes longer with more."""
+"""Maximum pending tasks of Ray, because the time of ``ray.wait`` grows with their number."""
 
 
 def map_unordered(on: str | None, work: Work, items: Sequence[str]) -> Iterator[Result]:
-    """Call a function that can be pickled for each item. Yield indices and results, or exceptions, as they complete.
+    """Call a picklable function for each item. Yield the index with the result or exception, in order of completion.
 
     Raises OptionError if the engine is missing, and PerfhooksError if the engine cannot be reached.
     """
@@ -113,7 +113,7 @@ def _call(work: Work, item: str) -> bytes:
 def _connected(name: str, address: str, connect: Callable[[], Any]) -> Any:
     try:
         return connect()
-    except Exception as error:  # engines have no common base of their exceptions
+    except Exception as error:  # Dask and Ray have no common base class of exceptions
         raise PerfhooksError(f"{name} at {address} cannot be reached ({cause_of(error)})") from error
 
 

@@ -76,7 +76,7 @@ def write_page(run: Run, permit: Permit = NO_PERMIT) -> None:
 
 
 def measure_again(place: Place) -> None:
-    """Compute the profiler overhead of the last windows again: few unprofiled steps existed before."""
+    """Compute the profiler overhead of the last windows again, because it was based on few unprofiled steps."""
     with guard("computing the profiler overhead"):
         run = Run.of(place)
         finished = FinishedRun(run.folder, brief=True)
@@ -125,7 +125,7 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
     newer = place.load().token != capture.token
     try:
         if not newer:
-            # do this before saving, so that a finished window is not repeated if the process is killed later
+            # do this before saving: if the process is killed in between, the window is finished again
             run.note_window(place)
     finally:
         if not newer:

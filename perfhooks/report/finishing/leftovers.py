@@ -31,7 +31,7 @@ class WindowOutcome:
 
 
 def finish_all(folder: Path, permit: Permit = NO_PERMIT) -> Iterator[WindowOutcome]:
-    """Finish all windows and yield their outcomes, then those of ranks whose process died while it recorded."""
+    """Finish all windows and yield an outcome for each, then for each rank that died during recording."""
     run = Run.existing(folder)
     for raw, rank in run.left_steps():
         try:

@@ -13,7 +13,7 @@ from perfhooks.run.layout import PAGE
 
 
 class WakeUp(msgspec.Struct, tag="wake-up", tag_field="do"):
-    """Request to import the modules that write tables and reports, because a window starts soon. It has no result."""
+    """Request to import the modules for tables and reports, because a window starts soon. The worker does not reply."""
 
 
 class _OfWindow(msgspec.Struct, tag_field="do"):
@@ -57,7 +57,7 @@ class TaskResult(msgspec.Struct):
 
 
 def encode(message: Message | TaskResult) -> bytes:
-    """Return a line of JSON. msgspec rejects lone surrogates, as in paths that are not UTF-8; so `json` writes it."""
+    """Return a line of JSON, by `json`: msgspec rejects the lone surrogates of paths that are not UTF-8."""
     return json.dumps(msgspec.to_builtins(message)).encode() + b"\n"
 
 
@@ -67,5 +67,5 @@ def decode_message(line: str | bytes) -> Message:
 
 
 def decode_result(line: bytes) -> TaskResult:
-    """Return a result. Raise ValueError if the line is from another writer to the channel."""
+    """Return the result in a line. Raise ValueError if the worker did not write the line."""
     return msgspec.convert(json.loads(line), TaskResult)

@@ -43,10 +43,10 @@ _logger: Final = logging.getLogger("perfhooks")
 
 
 def serve(unread: bytes, training: int) -> None:
-    """Run the tasks of standard input, and write their results to standard output.
+    """Run the tasks from standard input, and write their results to standard output.
 
-    Reports are written when no task waits, so they include all finished windows. ``unread`` is input that was read
-    before the imports. The parent process ``training`` may have ended.
+    Reports are written when no task waits, so that one report includes several windows. ``unread`` is input that was
+    read before the imports. ``training`` is the id of the parent process, which may have ended.
     """
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
@@ -125,7 +125,7 @@ class Reports:
                     update_report(task.place, task.permit)
 
     def upload_rest(self) -> None:
-        """Upload the files again, because they now contain the last steps."""
+        """Upload the files of the runs again, with the last steps."""
         for run, url in self._remote.items():
             try:
                 run.upload_own(url)

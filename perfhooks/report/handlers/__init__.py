@@ -1,4 +1,4 @@
-"""Handlers: each one turns the facts of a window and its trace into files.
+"""Handlers: each handler writes files from the trace and the facts of a window.
 
 A handler is a frozen dataclass that needs only files. A handler can therefore run in another process, or later, on any
 Kineto trace.
@@ -93,7 +93,7 @@ _LOCATIONS: Final = {
 
 
 class _Names(Mapping[str, "Callable[..., Handler]"]):
-    """Imports classes on first use: all of them take 15 ms, and a training needs none."""
+    """Imports handler classes on first use. All imports take 15 ms, and the training process needs none."""
 
     def __getitem__(self, name: str) -> Callable[..., Handler]:
         location = _LOCATIONS[name]
@@ -110,7 +110,7 @@ class _Names(Mapping[str, "Callable[..., Handler]"]):
 NAMES: Final = _Names()
 
 _ELSEWHERE: Final = {"tensorboard": "folder"}
-"""Options of handlers that select files outside of the window's folder."""
+"""Option of each handler that selects a target outside of the window's folder."""
 
 
 def by_default(recorded: Mapping[str, Any]) -> list[str]:
@@ -167,7 +167,7 @@ def spec(handler: Handler) -> dict[str, Any]:
 
 
 def rebuild(recipe: Mapping[str, Any], permit: Permit) -> Handler:
-    """Create a handler from the stored facts of a window. Raise OptionError if the handler needs permission.
+    """Create a handler from the stored facts of a window. Raise OptionError if the user must permit it.
 
     Files are not trusted. A file may name handlers of perfhooks that write into the window's own folder, and handlers
     of installed packages. Other handlers need the permission of the user.
@@ -188,7 +188,7 @@ def _is_harmless(kind: str, recipe: Mapping[str, Any]) -> bool:
 
 
 def _is_permitted(kind: str, recipe: Mapping[str, Any], permit: Permit) -> bool:
-    # compare as JSON, because a tuple of options is a list in a file
+    # compare as JSON, because JSON stores a tuple as a list
     plain = msgspec.to_builtins(dict(recipe))
     return kind in permit.kinds or any(plain == msgspec.to_builtins(dict(allowed)) for allowed in permit.handlers)
 

@@ -38,7 +38,7 @@ class CollectiveTable:
 def rows(capture: Capture, trace: Trace) -> pl.DataFrame:
     """Return the collectives of the window.
 
-    ``start_ns`` replaces ``start_ms``: since 1970 by the clock of the host, to compare ranks.
+    ``start_ns`` (since 1970, by the clock of the host) replaces ``start_ms``, so that ranks can be compared.
     """
     import polars as pl
 

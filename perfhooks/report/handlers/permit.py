@@ -8,10 +8,10 @@ import msgspec
 
 
 class Permit(msgspec.Struct, frozen=True, kw_only=True):
-    """Handlers and uploads that the user permits. Only options set a permission, never a file."""
+    """Handlers and uploads that the user permits by options. Files of a run cannot set permissions."""
 
     handlers: tuple[dict[str, Any], ...] = ()
-    """Handlers that may run with exactly these options."""
+    """Handlers with options. They may run only with exactly these options."""
     kinds: tuple[str, ...] = ()
-    """Handlers that may run with any options."""
+    """Types of handlers that may run with any options."""
     remote: str | None = None

@@ -44,7 +44,7 @@ class TensorBoard:
             return
         if not isinstance(self.folder, (str, Path)) or "://" in str(self.folder):
             raise OptionError(f"folder must be a local folder or None, got {self.folder!r}")
-        # another process with another current folder may write the files
+        # the worker process, which writes the files, may have another current folder
         object.__setattr__(self, "folder", str(Path(self.folder).absolute()))
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
@@ -66,7 +66,7 @@ def translate(source: Path, target: IO[bytes]) -> None:
         tail = b""
         for block in _readable_blocks(file):
             text = tail + block
-            # split at a comma, because the pattern has none and no match is split
+            # end blocks at a comma: matches contain none, so no match is cut
             end = text.rfind(b",") + 1
             end = end or max(0, len(text) - 4096)
             archive.write(_CATEGORY.sub(_translate_category, text[:end]))

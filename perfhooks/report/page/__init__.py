@@ -27,12 +27,12 @@ def write(folder: Path, *, remote: str | None = None, title: str | None = None, 
     """
     from perfhooks.report.page import data, findings_file, page, run_data
 
-    # read inside the lock, so that the last writer includes the windows of all other writers
+    # read inside the lock, so that the last writer includes the windows of all ranks
     with locked(folder / PAGE_LOCK, 120):
         facts = {"title": title, "unread": [json_values.text(message, MAX_TEXT) for message in unread[:60]]}
         report = run_data.gather(folder) | json_values.facts(facts)
         stored = encoded(msgspec.convert(report, data.RunData))
-        del report["inputs"]  # the page of equal recordings has equal bytes
+        del report["inputs"]  # equal recordings must result in equal bytes of the page
         findings = findings_file.to_json(findings_file.from_data(report))
         for name, content in ((PAGE_DATA, stored), (FINDINGS, findings), (PAGE, page.render(report))):
             with publish(folder / name) as file:
@@ -56,7 +56,7 @@ def headlines(page: Path) -> list[str]:
 def is_due(place: Place) -> bool:
     """Return whether the rank that finished a window writes the report.
 
-    The lowest rank and the last rank do, so that the final report includes all ranks.
+    The lowest rank and the rank that finishes last write it, so that the final report includes all ranks.
     """
     names = [path.name for path in place.folder.iterdir()] if place.folder.exists() else []
     finished, recorded = set(layout.share.ranks(names)), layout.ranks_of_window(names)

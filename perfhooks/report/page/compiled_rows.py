@@ -26,8 +26,8 @@ _BREAKS: Final = {"line": pl.String, "within": pl.String, "reason": pl.String, "
 def functions(compilation: Compilation) -> pl.DataFrame:
     """Return the compiled functions, the longest compilation first. torch keeps the last 64 compilations.
 
-    ``recorded`` are graphs compiled in the window. ``seconds`` is the sum of the other time columns. ``reason`` is the
-    last failed guard. A function with ``failed`` runs uncompiled.
+    ``recorded`` is the number of graphs that were compiled in the window. ``seconds`` is the sum of the other time
+    columns. ``reason`` is the last failed guard. A function with ``failed`` runs uncompiled.
     """
     rows = [
         {
@@ -56,7 +56,7 @@ def breaks(compilation: Compilation) -> pl.DataFrame:
 
 
 def of_window(seen: Evidence) -> dict[str, Any]:
-    """Return the compiled graphs of the window, with host and device time per step."""
+    """Return compiled functions and graph breaks, with host and device time of compiled code per step."""
     compilation = seen.capture.compilation
     inside_ms = compiled.inside_ms(seen)
     if not compilation and not inside_ms:

@@ -45,18 +45,18 @@ class StepsPart(_Part):
     median_ms: float | None
     kinds: list[str]
     usual: dict[str, float | None]
-    """Means of the usual steps, by column."""
+    """Mean of each column over the usual steps."""
     others: list[StepKind]
     headline: str
     is_usual: list[bool] = []
-    """Whether each row counts in mean values (`perfhooks.trace.names.step_kinds.usual`)."""
+    """Whether each row is a usual step (`perfhooks.trace.names.step_kinds.usual`)."""
     usual_steps: str = ""
     """Text that names the usual steps (`step_kinds.described`): ``steps 10-14 without 12``."""
     without_steps: bool = False
     """Whether the trace has no steps. Then the only row is the whole recording."""
     is_part: bool = False
     no_device_data: bool = False
-    """Whether the trace has launches but no device work."""
+    """Whether the trace has kernel launches but no device work."""
 
 
 class FirstRows(_Part):
@@ -162,17 +162,17 @@ EXPLAINED: Final = ("flames", "functions", "modules", "behind_operators", "limit
 
 
 class ExplanationPart(_Part):
-    """A window with stacks and shapes, which adds source lines and shapes to other windows. Its steps are slower."""
+    """A window recorded with stacks and shapes. It adds source lines and shapes to other windows."""
 
     name: str
     steps: str
     rank: int
     parts: dict[str, Any]
-    """Fields `EXPLAINED` of `WindowData`, and ``shapes``: operators by shapes."""
+    """Fields `EXPLAINED` of `WindowData`, and ``shapes``: the table of operators by shapes."""
     findings: list[Finding]
     model: str | None = None
     least_ms: float | None = None
-    """Minimum time in ms of the operations of a step, at the peaks of the device. Its ratio to the step is the MFU."""
+    """Time in ms of the operations of a step at peak speed of the device. Its ratio to the step time is the MFU."""
 
 
 class Rank(_Part):
@@ -180,7 +180,7 @@ class Rank(_Part):
     mean: dict[str, float | None]
     headline: str | None = None
     is_far: bool = False
-    """Whether profiled and unprofiled step times differ so much that the parts of the step are misleading."""
+    """Whether the profiler overhead is so large that the times of the parts of the step are misleading."""
     partial: str | None = None
     notes: list[str] = []
     cost: dict[str, float | None] = {}
@@ -196,7 +196,7 @@ class WindowPart(_Part):
     time: float
     ranks: list[Rank]
     details: dict[str, WindowData]
-    """Full data by rank, for as many ranks as the size limit of the report allows."""
+    """Data by rank. The size limit of the report can omit ranks."""
 
 
 class SlowStepsPart(_Part):
@@ -210,7 +210,7 @@ class SlowStepsPart(_Part):
     ranks: int
     steps: int | None = None
     is_cut: bool = False
-    """Whether earlier slow steps were not read."""
+    """Whether the oldest slow steps were not read."""
 
 
 class TriedMost(_Part):
@@ -223,14 +223,14 @@ class TriedAdvice(_Part):
     rule: str
     variant: str
     times: float
-    """Speed-up of all operators together."""
+    """Speed-up of the measured operators together, as a factor."""
     saved_ms: float
-    """Saved time per step in ms, if nothing else changes."""
+    """Saved time per step in ms, if all other times are unchanged."""
     saved_percent: float
     operators: int
     device: str
     most: TriedMost | None = None
-    """Upper ends of ranges whose lower ends are in the other fields; None for single values."""
+    """Upper ends of the ranges of ``times``, ``saved_ms`` and ``saved_percent``; None for single values."""
 
 
 class TriedFile(_Part):
@@ -247,7 +247,7 @@ class RunData(_Part):
     timeline: dict[str, Columns]
     slow: SlowStepsPart | None = None
     startup: Columns = {}
-    """Time of the work before the first step, recorded by ``perfhooks run``."""
+    """Time before the first step by kind of work, recorded by ``perfhooks run``."""
     windows_count: int | None = None
     ranks_together: dict[str, Any] | None = None
     findings: list[RunFinding] = []

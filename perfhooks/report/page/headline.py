@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _ACTIVITIES: Final = {labels.VALIDATION: "it validates", labels.CHECKPOINT: "it saves a checkpoint"}
 _COARSE: Final = ("forward", "validation")
-"""Parts that can be the whole step of an inference. The headline then names the largest operators in them."""
+"""Parts that can take a whole inference step. The headline then names their largest operators."""
 _TORCHS_OWN: Final = labels.STEP_MARK.rstrip("#")
 _WITHOUT_NAME: Final = {*labels.AUTOMATIC.values(), *labels.PARTS}
 _WHILE: Final = (
@@ -40,21 +40,19 @@ _WHILE: Final = (
     *("before launched work starts", "while launched work waits for another stream", "although work was launched"),
     *("inside graphs", "before work whose launch was not recorded"),
 )
-"""Texts about the causes of idle time, in the order of `device_time.CAUSES`."""
+"""Texts about the causes of device idle time, in the order of `device_time.CAUSES`."""
 _HOST_KINDS: Final = ("op", "annotation")
 _WORTH_NAMING: Final = 0.05
 _BEHIND: Final = 1.05
-"""Ratio of device work to host time from which the headline shows both. The device then runs behind the host (RTX 3060:
-2.4 ms on the host, 170 ms of work).
-"""
+"""Minimum ratio of device work to host time for a headline with both. The device then finishes later than the host."""
 _HALF: Final = 0.5
-"""Busy fraction of the device from which operators on the host mostly wait for the device."""
+"""Above this busy fraction of the device, operators on the host mostly wait for the device."""
 _FROM_START_TO_STOP: Final = "from start to stop, without steps"
 _WHOLE: Final = "the whole recording"
 
 
 def described(capture: Capture, trace: Trace) -> Capture:
-    """Return the facts of a window with its headline and the means of its steps."""
+    """Add the headline and the mean step times to the facts of a window."""
     return replace(capture, headline=of_window(capture, trace), summary=summary(capture.tables(trace).steps))
 
 
@@ -139,7 +137,7 @@ def headline(
     """Return the step time and its largest named parts, from 5% of the time on.
 
     * If the device limits the step, parts of the host are omitted, because they mostly wait.
-    * If one coarse part is nearly the whole step, the largest operators are named.
+    * If one part of `_COARSE` is nearly the whole step, the largest operators are named.
     * If the launched device work is longer than the step, its time is added.
     * Numbers are means of the most common kind of steps (`perfhooks.trace.names.step_kinds`).
     * Steps with unknown device times do not count in mean values and are not named, if other steps have these times.
@@ -206,7 +204,7 @@ def _largest(table: pl.DataFrame, operators: pl.DataFrame) -> list[str]:
     sums = named.group_by("name", "kind").agg(pl.col("self_cpu_ms").sum() / wall).sort("self_cpu_ms", "name")[::-1]
     outside = 1 - float(sums["self_cpu_ms"].sum())
     if outside < 0:
-        return []  # with parallel threads, these times are no part of a step
+        return []  # operators of parallel threads sum to more than the step
     rows = sorted([*sums.iter_rows(), ("outside of operators", "", outside)], key=lambda row: -row[2])[:2]
     where = {"annotation": " outside of its operators"}
     return [

@@ -36,7 +36,7 @@ def render(data: Mapping[str, Any]) -> bytes:
     Strings from a trace cannot become markup. Strings are JSON in an inert element, with ``<`` escaped.
     """
     text = document("perfhooks", data, DEFINITIONS, _SCRIPTS, plotly=f"{_PLOTLY}</script>").encode()
-    # in a str of two bytes per character, the two megabytes of plotly cost more than everything else
+    # replace in bytes: one wide character would double the two megabytes of plotly in a str
     return text.replace(_PLOTLY.encode(), _PLOTLY.encode() + _packed_plotly(), 1)
 
 
@@ -54,7 +54,7 @@ def document(title: str, data: Any, definitions: Any, scripts: Sequence[str], *,
 
 
 def filled(name: str, **values: str) -> str:
-    """Fill a template. Text in the values must be escaped."""
+    """Fill a template. Values must be escaped HTML."""
     return _MARK.sub(lambda mark: values[mark[1]], template(name))
 
 
@@ -64,7 +64,7 @@ def template(name: str) -> str:
 
 def _inert(data: Any) -> str:
     text = words.printable(msgspec.json.encode(data).decode())
-    # these characters occur only inside strings; the last two end a line in old JavaScript
+    # these characters occur only in JSON strings; the last two are line ends in old JavaScript
     for mark in "<>&\u2028\u2029":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
     return text

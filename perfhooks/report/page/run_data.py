@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Steps
 
 _BUDGET: Final = 5 << 19
-"""Maximum bytes of window summaries in the report. Further windows only have a row in the table."""
+"""Maximum bytes of window summaries in the report. Other windows have only a row in the table."""
 _TRAINING: Final = "train"
 _UNSHOWN: Final = ("steps", "own", "worst")
 _COST: Final = ("stop_s", "save_s", "free_s", "trace_bytes", "idle_step_ms", "recorded_step_ms")
@@ -44,11 +44,11 @@ _log = logging.getLogger("perfhooks")
 def gather(folder: Path) -> dict[str, Any]:
     """Return the data of a run as `perfhooks.report.page.data.RunData`.
 
-    If ``details`` of all windows exceed `_BUDGET`, the latest windows come first, and in each window the lowest and the
-    slowest rank.
+    If the summaries of all windows exceed `_BUDGET`, the latest windows have priority, and in each window the lowest
+    and the slowest rank.
     """
     run = FinishedRun(folder, brief=True)
-    inputs = run.inputs  # first: a file that changes from here on makes the report old
+    inputs = run.inputs  # read this first: if a file changes later, the report is outdated
     of_ranks, explanations = _compare_ranks(run), _explanations(run)
     shown = _load_summaries(run.windows, _BUDGET - len(msgspec.json.encode([of_ranks, explanations])))
     steps, count = _read_steps(run), len(run.listing.windows)
@@ -160,7 +160,6 @@ def _window(window: FinishedWindow, shown: dict[Place, dict[str, Any]], explanat
 
 
 def _rate_unprofiled(summary: dict[str, Any], cost: Cost) -> dict[str, Any]:
-    """Rate the findings again: few unprofiled steps existed when the window was finished."""
     findings = summary.get("findings")
     if not findings or not findings.get("step_ms") or not cost.idle_step_ms:
         return summary

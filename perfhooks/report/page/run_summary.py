@@ -1,4 +1,4 @@
-"""The facts of a run that every output prints."""
+"""The facts of a run that all outputs share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEAST_SHARE: Final = 0.01
 
 
 class _Strict(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Part of a stored summary. Unknown values are omitted; unknown fields are rejected."""
+    """Unknown values are omitted; unknown fields are rejected."""
 
 
 class SummaryPart(_Strict):
@@ -54,7 +54,7 @@ class RunSummary(_Strict):
     is_profiled: bool = False
     profiled_ms: float | None = None
     profiled_steps: str = ""
-    """Recorded steps, without those of unknown device times: ``steps 3-5``, or ``a part of step 0``."""
+    """Profiled steps with known device times: ``steps 3-5``, or ``a part of step 0``."""
     parts: list[SummaryPart] = []
     """Parts that take 1% of the step or more, the largest first."""
     findings: list[SummaryFinding] = []
@@ -173,10 +173,9 @@ def _add_profiled(summary: RunSummary, window: Mapping[str, Any], details: Mappi
 
 
 def _parts(summary: RunSummary, usual: Mapping[str, Any], typical: Counted | None, bound: float) -> list[SummaryPart]:
-    """Return the shares of the unprofiled step if its wait for data is known, else of the profiled step.
+    """Return the shares of an unprofiled step if its wait for data was measured, else of a profiled step.
 
-    Other parts of the host fill the remainder, in proportion to their profiled times. If the device limits the step,
-    its share is the only part.
+    Its other parts are estimated in proportion to their profiled times.
     """
     wall = usual.get("wall_ms")
     busy = usual.get("busy_share") or 0.0
@@ -187,7 +186,7 @@ def _parts(summary: RunSummary, usual: Mapping[str, Any], typical: Counted | Non
         return []
     rare = sum(part_ms[part] for part in _RARE)
     if summary.step_ms and not summary.is_profiled and abs(wall - rare - summary.step_ms) < abs(wall - summary.step_ms):
-        part_ms |= dict.fromkeys(_RARE, 0.0)  # typical steps contain no validation or checkpoint
+        part_ms |= dict.fromkeys(_RARE, 0.0)  # the median unprofiled step contains no validation or checkpoint
     waiting = None if typical is None or summary.is_profiled else typical.waiting
     work = sum(value for part, value in part_ms.items() if part != "data")
     if waiting is not None and work:

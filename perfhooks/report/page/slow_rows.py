@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LEAST: Final = 16 << 10
-"""Minimum bytes to read of each rank. They contain its last 100 slow steps."""
+"""Minimum bytes to read of each rank: about its last 100 slow steps."""
 _LINE_NUMBER: Final = r":\d+\)$"
 _SCHEMA: Final = {
     "rank": pl.Int64,
@@ -34,8 +34,7 @@ def table(run: Path | None) -> pl.DataFrame:
 def gather(run: Path, steps: int | None, listing: Listing | None = None) -> dict[str, Any] | None:
     """Return the slow steps for the report. ``steps`` is the number of all steps.
 
-    A step that is slow on several ranks counts once. The cause is that of a rank that did not only wait for other
-    ranks.
+    A step that is slow on several ranks counts once, with the cause on a rank that did not only wait for other ranks.
     """
     rows, is_cut = _read_table(run, listing)
     if not rows.height:
@@ -72,7 +71,7 @@ def _read_table(run: Path | None, listing: Listing | None = None) -> tuple[pl.Da
 
 
 def _unify_causes(table: pl.DataFrame) -> pl.DataFrame:
-    """Replace the causes of all steps that the same function made slow by the one with most time."""
+    """Give all slow steps of one function the same cause: the cause with most time."""
     is_by_chance = pl.col("cause").is_in([*CHANCE_CAUSES, RANKS])
     is_script = pl.col("line").str.starts_with("<module>")
     function = pl.when(is_script).then("line").otherwise(pl.col("line").str.replace(_LINE_NUMBER, ")"))

@@ -21,7 +21,7 @@ _ROW: Final = 18
 _TOP: Final = 58
 _PLACE: Final = re.compile(r"(?:.*/)?([^/]+)\((\d+)\): (.+)")
 _UNWRITABLE: Final = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f]|[\ud800-\udfff]|[\ufffe\uffff]")
-"""Characters that XML forbids. As a negated set of the valid ones, the pattern takes 4 ms to compile."""
+"""Characters that XML forbids. A negated set of valid characters would take 4 ms to compile."""
 
 
 def flame(tree: Mapping[str, Any], *, title: str, unit: Literal["nanoseconds", "bytes"] = "nanoseconds") -> str:
@@ -82,7 +82,7 @@ def _label(name: str) -> str:
 
 
 def _short(name: str, width: float) -> str:
-    # about 6.7 per character, and 8 for the padding
+    # a character is about 6.7 pixels wide, and the padding 8
     room = int((width - 8) / 6.7)
     if room < 3:  # noqa: PLR2004 -- fewer characters are unreadable
         return ""

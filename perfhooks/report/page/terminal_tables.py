@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _ROWS: Final = 20
 _SHORTEST: Final = 12
-"""Minimum width of a text column. If text columns are narrower, a number column is omitted."""
+"""Minimum characters of a text column. If text columns are narrower, a number column is omitted."""
 _GAP: Final = 2
 _INNER: Final = ("stack", "path", "module")
 _COLORS: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
@@ -114,7 +114,7 @@ def _draw(console: Console, name: str, table: pl.DataFrame, limit: int, nothing:
 
 
 def _draw_checks(console: Console, table: pl.DataFrame) -> None:
-    """Print each of `Trace.doubts` as a line, because a table cell would cut it. Equal lines of ranks are merged."""
+    """Print each check as a line, because a table cell would cut it."""
     ranks = pl.col("rank") if "rank" in table.columns else pl.lit(None, pl.Int64).alias("rank")
     rows = table.group_by("severity", "name", "text", "first", maintain_order=True).agg(ranks)
     console.print(f"[bold]checks[/bold] [dim]{words.count(rows.height, 'doubt')} about the trace itself[/dim]")

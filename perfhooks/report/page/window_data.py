@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _ROWS: Final = 80
 _RATES: Final = tuple(rates.COLUMNS)
-"""Columns of rates. Only the tables of operators and kernels have them, to keep the report small."""
+"""Columns of rates and limits. Only the tables of operators and kernels contain them, to keep the report small."""
 _ON_DEVICE: Final = ("kernel", "copy", "set", "device_annotation")
 
 _log = logging.getLogger("perfhooks")

@@ -35,7 +35,7 @@ _UNITS: Final = {"ms": "ms", "share": "ratio", "size": "bytes", "hundredths": "m
 
 
 class Value(msgspec.Struct, frozen=True):
-    """A value in a text. The unit is ``ms``, ``bytes``, ``ratio``, ``GB/s``, ``number`` or ``name``."""
+    """A value of a text field. The unit is ``ms``, ``bytes``, ``ratio``, ``GB/s``, ``number`` or ``name``."""
 
     value: float | int | str | None
     unit: str
@@ -50,7 +50,7 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class EvidenceLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of the evidence of a finding: its values, and the text made from them."""
+    """One line of the evidence of a finding, with the values in its text."""
 
     phrase: str
     """Name of the phrase in the texts of the rule."""
@@ -68,7 +68,7 @@ def _joined(value: object) -> str:
 
 
 class Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
-    """Alternative texts of a rule for some windows. A field such as ``{fix}`` inserts the rule's usual text."""
+    """Alternative texts of a rule, selected by window. A field such as ``{fix}`` inserts the usual text."""
 
     title: str = "{title}"
     estimate: str = "{estimate}"
@@ -76,14 +76,14 @@ class Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="k
     code: str | dict[str, str] = "{code}"
     """Example code: one text, or one for each framework, by the name of its integration (``perfhooks_lightning``)."""
     code_of: str = ""
-    """Other rule whose code is shown."""
+    """Name of another rule whose example code is shown."""
 
 
 class RuleTexts(Version, frozen=True):
     evidence: dict[str, str] = {}
     versions: dict[str, Version] = {}
     general_fix: str = ""
-    """Fix in the documentation, if the fix depends on the window."""
+    """Fix for the documentation, if the usual text contains values of a window."""
 
 
 class Formatter(string.Formatter):
@@ -139,12 +139,10 @@ class FindingText:
 
     @property
     def version(self) -> str:
-        """Name of the alternative title; empty for the usual title."""
         return next((name for name, version in reversed(self._versions) if version.title != "{title}"), "")
 
     @property
     def values(self) -> dict[str, Value]:
-        """Values in the title."""
         titles = {name: one_line(version.title) for name, version in self._versions}
         return self._values_of(self._fields(titles[self.version], {}))
 
