@@ -476,7 +476,8 @@ def test_run_queue_wait_is_since_the_previous_window(monkeypatch):
     waited = iter([10e9, 10e9, 11e9, 11e9, 11e9, 11e9])
     now = iter(number * 10**9 for number in (50, 50, 50, 54, 54, 56, 56))
     monkeypatch.setattr(counters.time, "monotonic_ns", lambda: next(now))
-    monkeypatch.setattr(counters, "began_s", lambda: time.time() - 40)
+    monkeypatch.setattr(counters, "born_s", lambda _: counters.clock_s() - 40)
+    monkeypatch.setattr(time, "time", lambda: 0.0)  # the system clock may be changed
     monkeypatch.setattr(counters.CountedThread, "waited_ns", lambda _: next(waited))
     queueing = counters.Queueing()
     assert [queueing.since_last() for _ in range(3)] == pytest.approx([0.25, 0.25, 0.0], abs=0.01)

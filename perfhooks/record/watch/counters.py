@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from perfhooks.core.thread_time import CountedThread
 from perfhooks.record.watch.sampling import caller
 from perfhooks.run.job import current_job
-from perfhooks.run.liveness import began_s
+from perfhooks.run.liveness import born_s, clock_s
 from perfhooks.run.steps import CpuInterval
 from perfhooks.run.timeline import clock
 
@@ -69,7 +69,7 @@ class Queueing:
         """Return the run-queue wait of the calling thread since the last call, as a fraction of the time."""
         thread = CountedThread(threading.get_ident(), threading.get_native_id())
         if not self._native:
-            age_ns = round(1e9 * (time.time() - began_s()))
+            age_ns = round(1e9 * (clock_s() - (born_s(os.getpid()) or clock_s())))
             self._native, self._began, self._before = thread.native, time.monotonic_ns() - age_ns, 0
         share = self.share(thread)
         self._began, self._before = time.monotonic_ns(), thread.waited_ns()
