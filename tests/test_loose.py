@@ -177,14 +177,21 @@ def test_ranks_of_one_job_without_a_run_have_a_report(call, traces, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"), [(b"\x1f\x8bno archive", "archive is damaged"), (b"", "is empty"), (b"\0\0", "is no JSON")]
+    ("content", "reason"),
+    [
+        (b"\x1f\x8bno archive", "archive is damaged"),
+        (b"", "is empty"),
+        (b"\0\0", "is no JSON"),
+        (b"[[[[", "no list of traceEvents"),
+        (b"{}", "no list of traceEvents"),
+    ],
 )
 def test_damaged_file_of_a_folder_is_named(tmp_path, content, reason):
     folder_of(tmp_path / "folder", "rank-{}.json", inside=True)
-    (tmp_path / "folder" / "rank-9.json.gz").write_bytes(content)
+    (tmp_path / "folder" / "rank-9.pt.trace.json.gz").write_bytes(content)
     with adopted(tmp_path / "folder") as run:
         (problem,) = run.problems
-    assert "rank-9.json.gz" in problem
+    assert "rank-9.pt.trace.json.gz" in problem
     assert reason in problem
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.core.errors import TraceError
 from perfhooks.run import remote
-from perfhooks.run.layout import MERGED, MOST_RANKS
+from perfhooks.run.layout import MERGED, MOST_RANKS, TRACES
 from perfhooks.trace.reading import ascend
 from perfhooks.trace.reading.events import decode_object
 from perfhooks.trace.reading.source import OF_PERFETTO, TornArchiveError, blocks, opened
@@ -95,10 +95,10 @@ def windows(traces: Sequence[Loose]) -> list[list[Loose]]:
 
 
 def _head(path: str) -> bytes | None:
-    """Return the text before the event list; None if the file is JSON without events.
+    """Return the text before the event list; None if the file is JSON of another kind.
 
     Raises:
-        TraceError: The file cannot be read, or is no JSON.
+        TraceError: The file cannot be read, is no JSON, or is named as a trace and has no events.
     """
     head = bytearray()
     try:
@@ -114,6 +114,8 @@ def _head(path: str) -> bytes | None:
         raise TraceError(f"{path} cannot be read: {error}") from error
     if _JSON.match(head) is None:
         raise TraceError(f"{path} is {'no JSON' if head else 'empty'}")
+    if path.endswith(TRACES):
+        raise TraceError(f"{path} has no list of traceEvents")
     return None
 
 
