@@ -242,6 +242,7 @@ OPENS_FILES = {
     "run/publishing.py": "a trace that was found plain",
     "record/loop/like_torch/results.py": "what this process saved, and writing",
     "cli/turns/program.py": "the log of a command, which it makes",
+    "cli/tuning/session.py": "the same",
     "cli/turns/processes.py": "the kernel's files",
     "cli/turns/work_folder.py": "a temporary folder of this user",
     "trials/loader_runner.py": "the kernel's files",
@@ -329,7 +330,7 @@ CHANGES_OTHERWISE = {
     **dict.fromkeys(
         (
             *("record/launch/notes.py", "record/launch/detached.py", "record/launch/site/sitecustomize.py"),
-            "cli/actions/loader.py",
+            *("cli/actions/loader.py", "cli/tuning/session.py", "run/live/change_notes.py"),
         ),
         "notes in a temporary folder",
     ),
@@ -341,6 +342,7 @@ CHANGES_OTHERWISE = {
         ("cli/actions/loader.py", "cli/turns/program.py", "cli/turns/work_folder.py", "cli/turns/revision.py"),
         "a temporary folder of this user",
     ),
+    "cli/tuning/patch.py": "the user's files with --write, and a temporary folder",
     "cli/actions/peaks.py": "the folder of the user's own settings",
     "trace/reading/downloads.py": "the user's own folder for temporary files",
     **dict.fromkeys(("report/handlers/tensorboard.py", "testing.py"), "a folder that the user named"),
@@ -355,6 +357,7 @@ PUBLISHES = {
         "report/page/__init__.py",
         "record/launch/startup.py",
         "trials/written.py",
+        "cli/tuning/results.py",
     ),
     "the user's own folder for temporary files": ("cli/actions/mirror.py",),
     "beside the compiled files of this package": ("report/page/page.py",),

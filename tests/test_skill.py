@@ -31,7 +31,7 @@ def test_commands_of_the_skill_exist_with_their_options():
         for line in lines
         if "perfhooks" in (words := shlex.split(line, comments=True))
     ]
-    assert {verb for verb, *_ in commands} == {"run", "show", "compare"}
+    assert {verb for verb, *_ in commands} == {"run", "show", "compare", "tune"}
     for verb, *arguments in commands:
         VERBS[verb].make_context(verb, arguments)  # raises on wrong options
 

@@ -36,8 +36,6 @@ def parts_of(profiler: Profiler, _stage: str, *, own: str, module_names: bool) -
 
 
 class _Actions:
-    """Labels the actions that are reported to the trainer's profiler."""
-
     def __init__(self, own: str, parts: Parts, trainer: Any) -> None:
         self._own = own
         self._parts = parts

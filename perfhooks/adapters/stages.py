@@ -204,8 +204,6 @@ class Stage:
 
 
 class _Unprofiled(Stage):
-    """A stage for loops without a schedule, whose methods have no effect."""
-
     def begin(self, *_: Any, **__: Any) -> None:
         """Do nothing."""
 

@@ -18,6 +18,7 @@ from perfhooks.cli import (
     show,
     top,
     trying,
+    tune,
 )
 from perfhooks.core.version import __version__
 
@@ -47,6 +48,7 @@ def perfhooks(
 
 
 app.command("run", epilog=run.EXAMPLES, context_settings={"allow_interspersed_args": False})(run.command)
+app.command("tune", epilog=tune.EXAMPLES, context_settings={"allow_interspersed_args": False})(tune.command)
 app.command("try", epilog=trying.EXAMPLES)(trying.command)
 for verb in (capture, top, compare, history, report, flame, schedule, doctor, demo, show, merge):
     of_class = getattr(verb, "CLASS", None)

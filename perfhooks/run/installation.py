@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import site
@@ -19,6 +20,7 @@ from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names.origins import KNOWN, Origin, file_of, first_part, origin
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import FrameType
 
     from perfhooks.trace import Trace
@@ -129,13 +131,24 @@ def _below(path: str, tops: tuple[str, ...]) -> bool:
 
 def line_of_user() -> str:
     """Return the innermost line of the program, ``evaluate (train.py:20)``."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not _is_of_user(frame.f_code.co_filename):
-        frame = frame.f_back
+    frame = next(_frames_of_user(sys._getframe(1)), None)
     if frame is None:
         return ""
     file = frame.f_code.co_filename.removeprefix(working_directory() + os.sep)
     return f"{frame.f_code.co_name} ({file}:{frame.f_lineno})"
+
+
+def lines_of_user(count: int, frame: FrameType | None = None) -> list[tuple[str, int]]:
+    frames = itertools.islice(_frames_of_user(frame or sys._getframe(1)), count)
+    folder = working_directory()
+    return [(os.path.normpath(os.path.join(folder, frame.f_code.co_filename)), frame.f_lineno) for frame in frames]
+
+
+def _frames_of_user(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        if _is_of_user(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
 
 
 @cache

@@ -125,8 +125,6 @@ def run(
 
 
 class _Requests:
-    """Requests to a child process. The time is divided among ``limit`` operators."""
-
     def __init__(self, child: ChildProcess, ends: float, limit: int, tell: Callable[[int, int, str], None]) -> None:
         self._child = child
         self._ends = ends
@@ -158,5 +156,4 @@ class _Requests:
             row.tried += [result] if result else []
 
     def _ask(self, seconds: float, *question: Any) -> Any:
-        """Send a request. Its time limit is an equal share of the total, or half of the remaining time if longer."""
         return self._child.ask(min(max(self.left / 2, seconds), max(self.left, SHORTEST_S)), *question, seconds)

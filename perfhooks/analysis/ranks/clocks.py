@@ -74,7 +74,6 @@ def _thin(ends: pl.DataFrame) -> pl.DataFrame:
 
 
 def _find_islands(rows: pl.DataFrame) -> pl.Series:
-    """Return a group number for each row. Clocks that common collectives connect, directly or not, form a group."""
     island = rows.select("match", "clock", island=pl.col("clock"))
     while True:
         step = island.with_columns(island=pl.col("island").min().over("match"))

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import functools
+import math
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import typer
@@ -20,7 +21,7 @@ from perfhooks.core.errors import OptionError, PerfhooksError
 from perfhooks.record.launch import command_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Literal
 
     from perfhooks.cli.turns.alternation import ComparisonResult
@@ -40,12 +41,9 @@ def outcome(
     for name, most in (("steps", steps), ("seconds", seconds)):
         if most is not None and not 0 < most < float("inf"):
             raise OptionError(f"{name} must be more than 0, got {most:g}")
-    work_folder.remove_stale()
-    work = functools.partial(_compare, sides, tolerance=tolerance, in_turns=in_turns, steps=steps, seconds=seconds)
+    make = functools.partial(_commands, sides)
     try:
-        with progress.status_line() as status:
-            say = functools.partial(typer.echo, err=True)
-            result = supervise(work, clean=work_folder.remove_stale, status=status, say=say)
+        result = measured(make, tolerance=tolerance, in_turns=in_turns, steps=steps, seconds=seconds)
     except ComparisonEndError as error:
         raise typer.Exit(128 + error.number) from None
     _tell(result, form)
@@ -56,20 +54,24 @@ def outcome(
     return "undecided" if result.judgement is None else result.judgement.verdict.outcome
 
 
+def measured(
+    make: Callable[[WorkFolder, Owner], Sequence[Command]], *, ends: float = math.inf, label: str = "", **how: Any
+) -> ComparisonResult:
+    work_folder.remove_stale()
+    work = functools.partial(_compare, make, ends=ends, **how)
+    with progress.status_line() as status:
+        say = functools.partial(typer.echo, err=True)
+        return supervise(work, clean=work_folder.remove_stale, status=lambda text: status(f"{label}{text}"), say=say)
+
+
 def _compare(
-    sides: Sequence[tuple[str | None, str]],
-    owner: Owner,
-    *,
-    tolerance: float,
-    in_turns: bool,
-    steps: int | None,
-    seconds: float | None,
+    make: Callable[[WorkFolder, Owner], Sequence[Command]], owner: Owner, *, ends: float, **how: Any
 ) -> ComparisonResult:
     folder = WorkFolder()  # created by the supervisor, which signals cannot end before it removes the folder
+    owner.ends = ends
     try:
-        a, b = (_command(name, *side, folder, owner) for name, side in zip("AB", sides, strict=True))
-        plan = Plan(a=a, b=b, tolerance=tolerance, in_turns=in_turns, steps=steps, seconds=seconds)
-        made = Alternation(plan=plan, folder=folder.path, owner=owner)
+        a, b = make(folder, owner)
+        made = Alternation(plan=Plan(a=a, b=b, **how), folder=folder.path, owner=owner)
         try:
             made.run()
         except PerfhooksError:
@@ -79,10 +81,15 @@ def _compare(
                         owner.say(line)
             raise
         result = made.result()
-        return result if made.interrupted else result._replace(folder=folder.keep_output())
+        is_kept = not made.interrupted and b.changes is None
+        return result._replace(folder=folder.keep_output()) if is_kept else result
     finally:
         owner.end_all()
         folder.remove()
+
+
+def _commands(sides: Sequence[tuple[str | None, str]], folder: WorkFolder, owner: Owner) -> list[Command]:
+    return [_command(name, *side, folder, owner) for name, side in zip("AB", sides, strict=True)]
 
 
 def _command(name: str, revision: str | None, text: str, work: WorkFolder, owner: Owner) -> Command:

@@ -183,10 +183,14 @@ class Alternation:
         return any(most is not None and done >= most for most, done in enough)
 
     def _finish(self, programs: Sequence[Program]) -> None:
-        is_bounded = self.plan.steps is not None or self.plan.seconds is not None
+        plan = self.plan
+        is_bounded = plan.steps is not None or plan.seconds is not None
         for program in sorted(programs, key=lambda program: not program.is_over):
             if not is_bounded and self.failed is None and program.wait():
                 self.failed = program
+        if plan.b.changes is not None and any(program.is_over and not program.code for program in programs):
+            for program in programs:
+                program.free()
         self._end(programs)
         for program in programs:
             program.close()

@@ -53,6 +53,16 @@ def below(pids: Collection[int]) -> list[Descendant]:
     return processes
 
 
+def memory(pids: Collection[int]) -> int:
+    """Return the memory of processes and their descendants, in bytes."""
+    total = 0
+    for pid in {*pids, *(process.pid for process in below(pids))}:
+        with contextlib.suppress(psutil.Error):
+            information = psutil.Process(pid).memory_full_info()
+            total += getattr(information, "pss", information.rss)
+    return total
+
+
 def threads(process: Descendant) -> list[int]:
     numbers = []
     with contextlib.suppress(OSError):

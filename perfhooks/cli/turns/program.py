@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import shutil
 import socket
 import struct
 import subprocess
@@ -14,12 +15,14 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 import msgspec
 
 from perfhooks.analysis.comparison.turns import Block
+from perfhooks.cli.turns import processes
 from perfhooks.cli.turns.freezing import Freezer
 from perfhooks.cli.turns.supervisor import GRACE_S
 from perfhooks.core.errors import OptionError
 from perfhooks.core.process import POLL_S
 from perfhooks.record.launch import command_line, exit_summary, notes
 from perfhooks.record.launch.turns import Turn, TurnEnd
+from perfhooks.run.live import change_notes
 from perfhooks.run.publishing import SILENT_S
 from perfhooks.run.reading import read_bytes
 
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perfhooks.cli.turns.supervisor import Owner
+    from perfhooks.core.changes import TrainingChange
+    from perfhooks.run.live.change_notes import Effects
 
 _PEER: Final = struct.Struct("3i")
 """``struct ucred`` of Linux: process, user and group."""
@@ -40,6 +45,8 @@ class Command:
     folder: Path
     paths: Sequence[Path] = ()
     """Folders of modules that take precedence over installed ones."""
+    changes: tuple[TrainingChange, ...] | None = None
+    is_copied: bool = False
 
 
 class ProgramResult(NamedTuple):
@@ -51,6 +58,8 @@ class ProgramResult(NamedTuple):
     blocks: int
     notes: Sequence[str]
     last_lines: Sequence[str]
+    effects: Effects
+    memory_bytes: int
 
 
 class _Connection(NamedTuple):
@@ -84,6 +93,7 @@ class Program:
         self._said = folder / f"{number}-{command.name}"
         self._said.mkdir()
         self.is_over = False
+        self.memory_bytes = 0
         self._ranks: dict[int, _Connection] = {}
         self._held: dict[int, TurnEnd] = {}
         self._turn = Turn(0)
@@ -104,12 +114,16 @@ class Program:
             raise OptionError(f"no socket can be made in {folder} ({error}); set TMPDIR to another folder") from error
         self._listener.listen()
         self._events.register(self._listener, selectors.EVENT_READ)
-        request = command_line.Request(notes=str(self._said), turns=address)
+        request = command_line.Request(notes=str(self._said), turns=address, changes=command.changes)
+        where = command.folder
+        if command.is_copied:
+            where = folder / f"{number}-{command.name}-copy"
+            shutil.copytree(command.folder, where, ignore=shutil.ignore_patterns(".git"), ignore_dangling_symlinks=True)
         paths = os.pathsep.join(filter(None, (*map(str, command.paths), os.environ.get("PYTHONPATH"))))
         with self.log.open("wb") as log:
             self._process = owner.start(
                 command.words,
-                cwd=command.folder,
+                cwd=where,
                 env=command_line.environment(request, {**os.environ, "PYTHONPATH": paths}),
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -268,6 +282,8 @@ class Program:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(GRACE_S)
         self.is_ended |= self._process.poll() is None
+        if self.command.changes is not None:
+            self.memory_bytes = processes.memory(self.pids)
         self.free()
 
     @property
@@ -286,4 +302,4 @@ class Program:
 
     def result(self) -> ProgramResult:
         facts = (self.command, self.log.name, self.code, self.is_ended, len(self.blocks), self.notes)
-        return ProgramResult(*facts, self.last_lines())
+        return ProgramResult(*facts, self.last_lines(), change_notes.read(str(self._said)), self.memory_bytes)

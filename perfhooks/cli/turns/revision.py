@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 def check_out(revision: str, name: str, folder: WorkFolder, owner: Owner) -> tuple[Path, Path]:
     """Make worktrees of a revision and its submodules. Return the first worktree, and the current folder in it."""
-    top = Path(_git(owner, "rev-parse", "--show-toplevel"))
+    top = Path(git(owner, "rev-parse", "--show-toplevel"))
     try:
-        commit = _git(owner, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+        commit = git(owner, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     except OptionError as error:
         raise OptionError(f"git has no revision {revision!r}") from error
     tree = folder.path / name / top.name
@@ -34,24 +34,24 @@ def check_out(revision: str, name: str, folder: WorkFolder, owner: Owner) -> tup
 
 
 def _add(repository: Path, commit: str, tree: Path, folder: WorkFolder, owner: Owner) -> None:
-    common = (repository / _git(owner, "rev-parse", "--git-common-dir", at=repository)).resolve()
+    common = (repository / git(owner, "rev-parse", "--git-common-dir", at=repository)).resolve()
     remove_stale_worktrees(common)
     folder.use_repository(common)
     # hooks of the repository must not run
-    _git(owner, "-c", f"core.hooksPath={os.devnull}", "worktree", "add", "--detach", str(tree), commit, at=repository)
+    git(owner, "-c", f"core.hooksPath={os.devnull}", "worktree", "add", "--detach", str(tree), commit, at=repository)
     for path, part in _submodules(tree, owner):
         if (repository / path / ".git").exists():
             _add(repository / path, part, tree / path, folder, owner)
 
 
 def _submodules(tree: Path, owner: Owner) -> Iterator[tuple[str, str]]:
-    for line in _git(owner, "ls-tree", "-r", "-z", "HEAD", at=tree).split("\0"):
+    for line in git(owner, "ls-tree", "-r", "-z", "HEAD", at=tree).split("\0"):
         facts, _, path = line.partition("\t")
         if facts.startswith("160000"):
             yield path, facts.split()[2]
 
 
-def _git(owner: Owner, *words: str, at: Path | None = None) -> str:
+def git(owner: Owner, *words: str, at: Path | None = None) -> str:
     try:
         process = owner.start(
             ["git", *words],

@@ -55,6 +55,7 @@ class Owner:
         self._signals: list[int] = []
         self._is_ending = False
         self._started: list[subprocess.Popen[bytes]] = []
+        self.ends = math.inf
 
     def note(self, number: int, _: object = None) -> None:
         self._signals.append(number)
@@ -69,9 +70,10 @@ class Owner:
 
     def check(self) -> None:
         """Raise a ComparisonEndError for the first signal, once."""
-        if not self._is_ending and (self._signals or self.is_orphan):
+        is_late = time.monotonic() > self.ends
+        if not self._is_ending and (self._signals or self.is_orphan or is_late):
             self._is_ending = True
-            raise ComparisonEndError(self._signals[0] if self._signals else signal.SIGHUP)
+            raise ComparisonEndError(self._signals[0] if self._signals else 0 if is_late else signal.SIGHUP)
 
     def start(self, words: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
         die = functools.partial(_die_with, os.getpid())

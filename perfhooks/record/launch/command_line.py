@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from perfhooks.core.changes import TrainingChange
 from perfhooks.core.errors import CommandError, OptionError
 from perfhooks.core.options import check_options
 from perfhooks.core.process import working_directory
@@ -46,6 +47,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Path of the result file of ``perfhooks try --loader``, else empty."""
     trial_ends: float = 0.0
     """Time limit of ``perfhooks try --loader``, in s of the monotonic clock."""
+    changes: tuple[TrainingChange, ...] | None = None
+    """None without ``perfhooks tune``."""
+    is_applied: bool = True
 
     def named(self, number: int) -> Request:
         """Return these settings for one training. From the second one on, the run name ends in its number."""

@@ -5,6 +5,7 @@ This module runs inside ``import torch``, so it imports neither torch nor module
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from perfhooks.record.launch import frameworks, loader_trials, loaders, step_signal
@@ -20,6 +21,8 @@ def imported(name: str, module: Any, began: int) -> None:
         if name == "torch.utils.data.dataloader":
             loader_trials.listen(module, request)
         return
+    if name == "torch" and request is not None and request.changes is not None:
+        importlib.import_module("perfhooks.record.launch.changes").listen(request)
     signal = step_signal.current(began)
     if signal is None:
         return

@@ -108,7 +108,6 @@ class Round:
         return True
 
     def _add_run(self, key: int, length: int, *, is_first: bool) -> bool:
-        """Return whether the leader made fewer updates in a row than before, so that its round ended undetected."""
         self._runs[key] = length
         if self._repeats and key == self._leader_key:
             is_late, self._repeats = length < self._repeats, length

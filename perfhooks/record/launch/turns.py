@@ -34,6 +34,7 @@ from perfhooks.core.guard import logger
 from perfhooks.core.thread_time import CountedThread
 from perfhooks.record.launch.step_detectors import NEVER, NO_PROFILER
 from perfhooks.run.job import current_job
+from perfhooks.run.live import change_notes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,6 +107,10 @@ class HeldSteps:
         self._done += 1
         if self._done >= self._until:
             self._on_boundary()
+
+    @property
+    def steps(self) -> int:
+        return self._done
 
     def let_go(self) -> None:
         self._until = NEVER
@@ -206,7 +211,8 @@ class Turns:
         """Do nothing: nothing was recorded."""
 
     def write_counts(self, _: object) -> None:
-        """Do nothing: the counts are not used."""
+        if self.current is not None and self.request.changes is not None:
+            change_notes.leave_steps(self.request.notes, self.current.steps)
 
 
 def _await_devices() -> bool:

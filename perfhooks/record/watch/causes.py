@@ -182,7 +182,6 @@ class Explainer:
         return max((frame for frame in lines if frame.code is innermost), key=lines.__getitem__, default=None)
 
     def _nameable_frames(self, stack: Stack) -> list[Frame]:
-        """Return the user's frames inside the loop, else frames of packages there, else frames around the loop."""
         inner = self.usual.own(stack)
         outer = stack[: len(stack) - len(inner)]
         preferred, fallback = PREFERENCE[:2], PREFERENCE[2:]

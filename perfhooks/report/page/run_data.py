@@ -19,10 +19,12 @@ from perfhooks.core.words import MAX_TEXT
 from perfhooks.report.page import headline, slow_rows, startup_rows, window_data
 from perfhooks.report.page.data import EXPLAINED, FORMAT, read_tried, read_window
 from perfhooks.report.page.run_summary import summarize
+from perfhooks.report.page.tuned_file import TunedFile, tuned_advice
 from perfhooks.run import layout, rare_work
 from perfhooks.run.capture import LARGE, Capture, Cost, Place
 from perfhooks.run.finished import FinishedRun, FinishedWindow
 from perfhooks.run.layout import SHARE
+from perfhooks.run.reading import read_json
 from perfhooks.trace.names import stages
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def gather(folder: Path) -> dict[str, Any]:
         "timeline": {stage: points for stage, of_stage in steps.items() if (points := _downsample(of_stage))},
         **({} if count == len(run.places) else {"windows_count": count}),
         **json_values.facts({"slow": slow_rows.gather(folder, _count_steps(steps), run.listing)}),
-        **json_values.facts({"tried": _read_trials(folder / layout.TRIED)}),
+        **json_values.facts({"tried": [*_read_trials(folder), *_read_tuned(folder)] or None}),
         **json_values.facts({"explanations": explanations}),
         **json_values.facts({"startup": _read_startup(folder, run.rank)}),
         **of_ranks,
@@ -277,14 +279,25 @@ def _read_startup(run: Path, rank: int) -> json_values.Columns:
     return json_values.columns(table.sort("seconds", descending=True), 40) if table.height else {}
 
 
-def _read_trials(path: Path) -> list[dict[str, Any]] | None:
+def _read_trials(folder: Path) -> list[dict[str, Any]]:
     try:
-        return [msgspec.to_builtins(advice) for advice in read_tried(path)]
+        return [msgspec.to_builtins(advice) for advice in read_tried(folder / layout.TRIED)]
     except FileNotFoundError:
-        return None
+        return []
     except PerfhooksError as error:
         _log.warning("The report omits the results of `perfhooks try`: %s", error)
-        return None
+        return []
+
+
+def _read_tuned(folder: Path) -> list[dict[str, Any]]:
+    try:
+        changes = read_json(folder / layout.TUNED, TunedFile, "the results of perfhooks tune").changes
+    except FileNotFoundError:
+        return []
+    except PerfhooksError as error:
+        _log.warning("The report omits the results of `perfhooks tune`: %s", error)
+        return []
+    return [msgspec.to_builtins(advice) for change in changes for advice in tuned_advice(change)]
 
 
 def _read_steps(run: FinishedRun) -> dict[str, Steps]:

@@ -71,7 +71,6 @@ def _read_table(run: Path | None, listing: Listing | None = None) -> tuple[pl.Da
 
 
 def _unify_causes(table: pl.DataFrame) -> pl.DataFrame:
-    """Give all slow steps of one function the same cause: the cause with most time."""
     is_by_chance = pl.col("cause").is_in([*CHANCE_CAUSES, RANKS])
     is_script = pl.col("line").str.starts_with("<module>")
     function = pl.when(is_script).then("line").otherwise(pl.col("line").str.replace(_LINE_NUMBER, ")"))

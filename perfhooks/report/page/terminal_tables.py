@@ -114,7 +114,6 @@ def _draw(console: Console, name: str, table: pl.DataFrame, limit: int, nothing:
 
 
 def _draw_checks(console: Console, table: pl.DataFrame) -> None:
-    """Print each check as a line, because a table cell would cut it."""
     ranks = pl.col("rank") if "rank" in table.columns else pl.lit(None, pl.Int64).alias("rank")
     rows = table.group_by("severity", "name", "text", "first", maintain_order=True).agg(ranks)
     console.print(f"[bold]checks[/bold] [dim]{words.count(rows.height, 'doubt')} about the trace itself[/dim]")

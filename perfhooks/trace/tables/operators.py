@@ -193,7 +193,6 @@ def _launches(trace: Trace, tree: Calls, device_time: Ints) -> tuple[Ints, Ints]
 
 
 def _lose_steps(trace: Trace, row: Ints, sums: dict[str, Ints]) -> dict[str, Ints]:
-    """Make the device times of operators null in steps whose device times are unknown: their work counts as lost."""
     unknown = np.append(missing_work.unknown(trace).work, False)
     is_lost = unknown[step_marks.step_of(step_marks.find(trace), trace.start[row])] & ~np.isin(trace.kind[row], _DEVICE)
     none = np.zeros(len(row), np.int64)

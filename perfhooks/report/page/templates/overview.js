@@ -186,7 +186,8 @@ function estimate(finding) {
 function measured(finding) {
   const tried = (DATA.tried || []).find((each) => each.rule === finding.rule);
   if (!tried) return null;
-  const where = `${plural(tried.operators, "operator")} run again on ${tried.device}; if nothing else changes`;
+  const operators = `${plural(tried.operators, "operator")} run again on ${tried.device}; if nothing else changes`;
+  const where = tried.operators ? operators : `${tried.device}, compared in interleaved blocks`;
   const range = (write) => (tried.most ? `${write(tried)} to ${write(tried.most)}` : write(tried));
   const times = range((end) => digits(end.times));
   const saved = `${range((end) => ms(end.saved_ms))} a step, ${range((end) => percent(end.saved_percent / 100))}`;

@@ -1,0 +1,33 @@
+"""Changes of a training for ``perfhooks tune``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class TrainingChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    name: str
+    rules: tuple[str, ...] = ()
+    is_numeric: bool = False
+    needs_device: bool = False
+    group: str = ""
+    """Only one change of a group is kept."""
+    calls: tuple[str, ...] = ()
+    arguments: dict[str, Any] = {}
+    needs: str = ""
+    setting: str = ""
+    """Statement after the imports."""
+    model: str = ""
+    """Statement after the constructor of the model."""
+
+
+class Site(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    change: str
+    lines: tuple[tuple[str, int], ...] = ()
+    """The user's frames, innermost first."""
+    callees: tuple[str, ...] = ()
+    before: dict[str, Any] = {}
+    is_same: bool = False
+    problem: str = ""
