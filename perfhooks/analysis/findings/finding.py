@@ -60,7 +60,7 @@ class Finding:
     code: str
     is_bound: bool = False
     doubts_others: bool = False
-    """Whether the finding makes all other numbers doubtful."""
+    """Whether the finding makes the numbers of all other findings doubtful."""
     profiled_ms: float | None = None
     overhead_share: float = 0.0
     wait_ms: float | None = None
@@ -136,7 +136,7 @@ def unprofiled_ratio(profiled_ms: float, overhead_share: float, profiled_step_ms
 
 
 def scaled_title(rule: str, version: str, values: Mapping[str, Value], ratio: float) -> dict[str, Any]:
-    """Return title and values; nothing for a plugin's rule."""
+    """Return the title and values with scaled times; empty for a plugin's rule."""
     if not (texts.FOLDER / f"{rule}.toml").exists():
         return {}
     numbers = {
@@ -161,7 +161,7 @@ def _without_request(row: Mapping[str, Any]) -> dict[str, Any]:
 def scale_to_unprofiled(
     findings: Iterable[Mapping[str, Any]], profiled_step_ms: float, step_ms: float, data_ms: float | None
 ) -> list[dict[str, Any]]:
-    """Convert gains from a profiled to an unprofiled step, and drop findings below `NOTABLE`."""
+    """Convert titles and gains to an unprofiled step, and drop findings with gains below `NOTABLE`."""
     rows = []
     for row in findings:
         new, profiled_ms, wait_ms = dict(row), row.get("profiled_ms"), row.get("wait_ms")

@@ -1,6 +1,6 @@
 """Find the ranks that do the same work and can be compared.
 
-Such ranks take part in the same kinds of collectives and messages, about equally often per step. Ranks of
+Comparable ranks take part in the same kinds of collectives and messages, about equally often per step. Ranks of
 different pipeline stages differ: middle stages send and receive more often, and in another order.
 """
 

@@ -27,7 +27,7 @@ _TIMES: Final = ("wall_ms", "wait_ms", "own_ms", *(f"{part}_ms" for part in PART
 
 
 def parts(steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
-    """Split each step of each rank into parts; one row per rank and step.
+    """Split each step of each rank into `PARTS`: return one row per rank and step.
 
     Fast ranks wait inside collectives, so all ranks have equal step times. ``own_ms`` = ``wall_ms`` - ``wait_ms`` =
     data + compute + communication + other, with

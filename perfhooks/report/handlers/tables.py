@@ -39,7 +39,7 @@ class OperatorTable:
     stack_depth: int = 5
     """Number of innermost Python frames that distinguish one ``"stack"`` from another."""
     all_flops: bool = False
-    """Count attention, all convolutions and their backward passes, too. torch's table omits them."""
+    """Also count FLOPs of attention, all convolutions and their backward passes. torch's table omits them."""
     sort_by: str = "self_cpu_ms"
     """A column, or a key of torch's tables, for example ``"cuda_time_total"``; largest first."""
     row_limit: int | None = None

@@ -53,7 +53,7 @@ class EvidenceLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of the evidence of a finding, with the values in its text."""
 
     phrase: str
-    """Name of the phrase in the texts of the rule."""
+    """Key of the line in the evidence texts of the rule."""
     text: str
     values: dict[str, Value] = {}
     parts: tuple[EvidenceLine, ...] = ()
