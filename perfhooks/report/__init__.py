@@ -1,1 +1,0 @@
-"""Reports and other files of recordings."""

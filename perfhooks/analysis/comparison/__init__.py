@@ -1,1 +1,0 @@
-"""Comparison of two trainings: verdict, differing settings, and causes of the difference."""

@@ -1,5 +1,3 @@
-"""Findings about stragglers."""
-
 from __future__ import annotations
 
 from collections import Counter
