@@ -342,6 +342,14 @@ def test_stage_is_in_the_table(tmp_path, stage):
     assert rows(tmp_path, [step_mark(0, 0, 1)], stage=stage)[0]["stage"] == stage
 
 
+def test_one_long_wait_is_not_part_of_a_usual_step():
+    numbers, wall = np.arange(400), np.full(400, 10.0)
+    wall[100] = 3000.0
+    flags, none = np.ones(400, bool), np.full(400, np.nan)
+    found = Steps(numbers, flags, ~flags, wall, wall - 8, none, none, ~flags)
+    assert found.typical().waiting == pytest.approx(0.2)
+
+
 def test_steps_long_by_waiting_for_data_count_as_waiting():
     """A worker that makes two batches at once: every second step waits ten times as long as a step works."""
     numbers, wall = np.arange(40), np.array([10.0, 110.0] * 20)

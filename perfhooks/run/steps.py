@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from perfhooks.core.statistics import is_near, most_common
+from perfhooks.core.statistics import LEAST_STEPS, is_near, most_common
 from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import open_plain, read_table
 from perfhooks.run.timeline import CAPACITY, HEADER, Rows, in_timeline, parsed
@@ -123,15 +123,18 @@ class Counted(NamedTuple):
 
     @property
     def waiting(self) -> float | None:
-        """Mean wait for data as a fraction of the step. None after too few steps."""
+        """Wait for data as a fraction of the step: median of at most ten blocks of steps. None after too few steps.
+
+        A single long wait, for example the start of loader workers, changes only one block.
+        """
         columns = np.isfinite(self.all_data_ms)
         if columns.sum() < max(5, len(columns) / 2):
             return None
         wall, data = self.all_ms[columns], np.minimum(self.all_data_ms[columns], self.all_ms[columns])
-        usual = is_near(
-            wall - data
-        )  # a step that is long because it waits for data contains no validation or checkpoint
-        return float(data[usual].sum() / wall[usual].sum())
+        # a step that is long because it waits for data contains no validation or checkpoint
+        usual = np.flatnonzero(is_near(wall - data))
+        blocks = np.array_split(usual, np.clip(len(usual) // LEAST_STEPS, 1, 10))
+        return float(np.median([data[block].sum() / wall[block].sum() for block in blocks]))
 
 
 _NO: Final = np.zeros(0)
