@@ -308,7 +308,14 @@ def result_of(a, b, outcome="faster", failed=None):
     """The result of a comparison with these effects of programs A and B."""
     ratio = SimpleNamespace(ratio=0.5, low=0.4, high=0.6, a=2.0, b=1.0, outcome=outcome)
     programs = [
-        SimpleNamespace(command=SimpleNamespace(name=name), effects=effects, last_lines=[], blocks=9, memory_bytes=5)
+        SimpleNamespace(
+            command=SimpleNamespace(name=name),
+            effects=effects,
+            last_lines=[name],
+            is_ended=False,
+            blocks=9,
+            memory_bytes=5,
+        )
         for name, side in (("A", a), ("B", b))
         for effects in side
     ]
@@ -324,6 +331,7 @@ def judged(a, b, *, is_numeric_allowed=False, **how):
 def test_changed_losses_are_kept_only_if_allowed():
     a, b = [Effects(losses=[1.0])] * 2, [Effects(losses=[1.25])] * 2
     assert judged(a, a).status == "faster"
+    assert judged(a, a).reason == "new output: B"
     assert judged(a, b).status == "rejected"
     assert judged(a, b).reason == "losses differ by 0.25; --allow-numerics keeps it"
     assert judged(a, b, is_numeric_allowed=True).status == "faster"

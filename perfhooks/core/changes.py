@@ -26,7 +26,6 @@ class TrainingChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 class Site(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     change: str
     lines: tuple[tuple[str, int], ...] = ()
-    """The user's frames, innermost first."""
     callees: tuple[str, ...] = ()
     before: dict[str, Any] = {}
     is_same: bool = False

@@ -97,7 +97,8 @@ def _tell(session: Session) -> None:
             nothing = "All faster changes together are not certainly faster, so nothing is kept. Increase --minutes."
         typer.echo(nothing)
         return
-    typer.echo(f"Kept: {', '.join(kept)}. A step takes {describe(final)}: {ms(final.gain_ms or 0.0)} less.")
+    result = f"{describe(final)}, {ms(final.gain_ms or 0.0)} less a step"
+    typer.echo(f"Kept: {', '.join(kept)}. All together, compared with the original: {result}.")
     if patch.new_options:
         typer.echo(f"Change the command: {' '.join(patch.words)}")
     for line in dict.fromkeys(patch.by_hand):

@@ -279,7 +279,6 @@ def _describe_failure(program: ProgramResult | None) -> str:
 
 
 def _loss_difference(a: Sequence[ProgramResult], b: Sequence[ProgramResult]) -> float | None:
-    """Return the largest difference; None if the originals differ."""
     originals = [program.effects.losses for program in a if program.effects.losses]
     changed = [program.effects.losses for program in b if program.effects.losses]
     if not originals or not changed or _largest(originals[0], originals[1:]):
@@ -294,7 +293,8 @@ def _largest(losses: Sequence[float], others: Sequence[Sequence[float]]) -> floa
 
 def _new_output(a: Sequence[ProgramResult], b: Sequence[ProgramResult]) -> str:
     known = {_shape(line) for program in a for line in program.last_lines}
-    new = [line for program in b for line in program.last_lines if _shape(line) not in known]
+    complete = [program for program in b if not program.is_ended]
+    new = [line for program in complete for line in program.last_lines if _shape(line) not in known]
     return f"new output: {new[0].strip()}" if new else ""
 
 

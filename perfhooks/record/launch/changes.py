@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from perfhooks.record.launch.command_line import Request
 
 _NOTED_CALLS: Final = 20
+_CPU_LOSSES: Final = 100
+"""Fused Adam rounds differently within 50 steps."""
 
 
 def listen(request: Request) -> None:
@@ -144,7 +146,7 @@ class _AppliedChanges:
             loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors))
             if loss.numel() == 1 and current_job().rank == 0:
                 change_notes.leave_loss(self._folder, float(loss.detach()))
-            if self._losses == MOST_FIRST:
+            if self._losses == (_CPU_LOSSES if loss.is_cpu else MOST_FIRST):
                 vars(torch.autograd)["backward"] = self._backward
         return result
 
