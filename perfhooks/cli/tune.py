@@ -33,7 +33,7 @@ def command(
 ) -> None:
     """Apply the fixes of findings to a training, measure them, and write a patch of the faster ones.
 
-    Each change is compared with the original in interleaved blocks. Your files are not changed without --write.
+    Your files are not changed without --write.
     """
     from perfhooks.cli.tuning import results
 

@@ -13,7 +13,6 @@ class TrainingChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     is_numeric: bool = False
     needs_device: bool = False
     group: str = ""
-    """Only one change of a group is kept."""
     calls: tuple[str, ...] = ()
     arguments: dict[str, Any] = {}
     needs: str = ""
