@@ -95,11 +95,7 @@ def windows(traces: Sequence[Loose]) -> list[list[Loose]]:
 
 
 def _head(path: str) -> bytes | None:
-    """Return the text before the event list; None if the file is JSON of another kind.
-
-    Raises:
-        TraceError: The file cannot be read, is no JSON, or is named as a trace and has no events.
-    """
+    """Return the text before the event list. Return None for JSON of another kind."""
     head = bytearray()
     try:
         with opened(path) as file:

@@ -125,7 +125,7 @@ class Counted(NamedTuple):
     def waiting(self) -> float | None:
         """Wait for data as a fraction of the step: median of at most ten blocks of steps. None after too few steps.
 
-        A single long wait, for example the start of loader workers, changes only one block.
+        A single long wait, such as the start of loader workers, changes only one block.
         """
         columns = np.isfinite(self.all_data_ms)
         if columns.sum() < max(5, len(columns) / 2):
