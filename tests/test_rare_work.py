@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from perfhooks.analysis.findings import rare_work as findings
+from perfhooks.analysis.findings.finding import gain
 from perfhooks.core import labels
 from perfhooks.run import rare_work, steps
 from perfhooks.run.rare_work import RareWork
@@ -121,6 +122,7 @@ def test_perfhooks_run_detects_validations_and_their_lines(launch, tmp_path):
     assert all(row.ms >= 100 for row in rows if row.part == "validation")
     (found,) = json.loads((tmp_path / "perf/it/report.json").read_bytes())["findings"]
     assert found["rule"] == "validation-in-steps"
+    assert gain(found).endswith("% of the run")
     assert any(line["text"].startswith("evaluate (train.py:12)") for line in found["evidence"])
     capture = next((tmp_path / "perf/it").glob("train-*/rank0.capture.json"))
     assert json.loads(capture.read_bytes())["circumstances"]["loader"]["line"] == "<module> (train.py:17)"

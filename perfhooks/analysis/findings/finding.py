@@ -59,6 +59,7 @@ class Finding:
     advice: str
     code: str
     is_bound: bool = False
+    is_percent_of_run: bool = False
     doubts_others: bool = False
     """Whether the finding makes the numbers of all other findings doubtful."""
     profiled_ms: float | None = None
@@ -106,7 +107,8 @@ def gain(finding: Mapping[str, Any]) -> str:
         return ""
     amount = f"{'at most' if finding.get('is_bound') else 'about'} {words.ms(finding['gain_ms'])}"
     percent = finding.get("gain_percent")
-    return amount if percent is None else f"{amount}, {words.share(percent / 100)}"
+    whole = " of the run" if finding.get("is_percent_of_run") else ""
+    return amount if percent is None else f"{amount}, {words.share(percent / 100)}{whole}"
 
 
 def estimate(finding: Mapping[str, Any]) -> str:

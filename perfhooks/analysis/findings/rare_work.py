@@ -50,6 +50,7 @@ class Rare(NamedTuple):
             gain_ms=self.ms / self.steps / 2,
             gain_percent=50 * self.share,
             most_ms=self.ms / self.steps,
+            is_percent_of_run=True,
             evidence=(count, *top_lines([(row.line, row.ms) for row in self.rows if row.line])),
         )
 

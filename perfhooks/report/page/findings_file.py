@@ -53,7 +53,9 @@ class Gain(_Complete):
     """Estimated gain of the fix in an unprofiled step."""
 
     ms: Annotated[float, Meta(description="Estimate in ms; an upper bound if `confidence` is `bound`.")]
-    percent: Annotated[float | None, Meta(description="The same in percent of the step.")]
+    percent: Annotated[
+        float | None, Meta(description="Percentage of the step; of the run for validation and checkpoints.")
+    ]
     interval_ms: Annotated[
         Interval, Meta(description="Range of the gain. The upper end is all the time that the fix affects.")
     ]

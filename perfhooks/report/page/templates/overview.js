@@ -166,12 +166,13 @@ function heading(window_, details, rank) {
 
 function gain(finding) {
   if (!known(finding.gain_ms)) return null;
+  const whole = finding.is_percent_of_run ? " of the run" : "";
   return el(
     "p",
     { class: "gain", title: estimate(finding) },
     `Gain: ${finding.is_bound ? "at most" : "about"} `,
     el("strong", null, ms(finding.gain_ms)),
-    ` a step${known(finding.gain_percent) ? `, ${percent(finding.gain_percent / 100)}` : ""}`,
+    ` a step${known(finding.gain_percent) ? `, ${percent(finding.gain_percent / 100)}${whole}` : ""}`,
   );
 }
 
