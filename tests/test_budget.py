@@ -451,3 +451,16 @@ def test_only_one_pending_call_exists_at_a_time():
         assert ran == [1], ran
     """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_cpu_time_of_a_fork_is_not_that_of_python_calls():
+    ident, began = threading.get_ident(), time.thread_time_ns()
+    counted = budget._forks.without(ident, began)
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    now = time.thread_time_ns()
+    assert budget._forks.without(ident, now) - counted < (now - began) / 2
+    os.waitpid(child, 0)
