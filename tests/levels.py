@@ -49,6 +49,8 @@ class Levels:
         if event in PROCESS_EVENTS:
             command = str(arguments[1]) if event == "subprocess.Popen" else ""
             is_worker = "'-c'" in command and "perfhooks" in command
+            if "ldconfig" in command:  # torch imports CUDA's library finder once, in any test
+                return
             self.started.add("browser" if "chrom" in command else "worker" if is_worker else "process")
 
     def _watch_recorder(self):
