@@ -459,8 +459,8 @@ def test_cpu_time_of_a_fork_is_not_that_of_python_calls():
     ident, began = threading.get_ident(), time.thread_time_ns()
     counted = budget._forks.without(ident, began)
     child = os.fork()
-    if not child:
-        os._exit(0)
+    if not child:  # its clocks begin at 0
+        os._exit(budget._forks.without(ident, 5) != 5)
     now = time.thread_time_ns()
     assert budget._forks.without(ident, now) - counted < (now - began) / 2
-    os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

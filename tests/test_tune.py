@@ -335,12 +335,17 @@ def test_changed_losses_are_kept_only_if_allowed():
     assert judged(a, b).status == "rejected"
     assert judged(a, b).reason == "losses differ by 0.25; --allow-numerics keeps it"
     assert judged(a, b, is_numeric_allowed=True).status == "faster"
+    uneven = [Effects(losses=[1.0]), Effects(losses=[1.5])]
+    assert judged(uneven, a).status == "rejected", "the original does not repeat its losses"
+    assert judged(uneven, a).reason == "losses cannot be compared; --allow-numerics keeps it"
+    assert judged(uneven, a, is_numeric_allowed=True).status == "faster"
 
 
 def test_other_number_of_steps_is_rejected():
     done = judged([Effects(steps=100)], [Effects(steps=200)])
     assert (done.status, done.reason) == ("rejected", "the training makes 200 steps instead of 100")
-    assert judged([Effects(steps=100)], [Effects()]).status == "faster", "B was ended"
+    ended = Effects(losses=[1.0])
+    assert judged([Effects(losses=[1.0], steps=100)], [ended]).status == "faster", "B was ended"
 
 
 @pytest.mark.parametrize("outcome", ["slower", "same", "undecided"])

@@ -4,7 +4,7 @@
 
     import torch ─ first step ─ windows ─ ... ─ last step ─ the interpreter ends
                                 │                           COUNTS REASON STARTUP WATCHER PROFILERS, exit summary
-                                └─ a fork; in the child SIGNALS PROFILERS WATCHER STEPS TURNS RECORDER
+                                └─ a fork; in the child SIGNALS PROFILERS WATCHER STEPS TURNS BUDGET RECORDER
 
 Python calls such handlers in reverse order. `launch.site.sitecustomize` registers the exit summary first, so it comes
 last.
@@ -70,6 +70,7 @@ class Child(IntEnum):
     """`perfhooks run` stops detecting steps in the child."""
     TURNS = auto()
     """The child does not use the connection to `perfhooks compare --run`."""
+    BUDGET = auto()
     RECORDER = auto()
 
 

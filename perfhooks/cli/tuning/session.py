@@ -265,8 +265,9 @@ def _judged(row: TunedChange, result: ComparisonResult | str, *, is_numeric_allo
         reason = f"the training makes {max(steps[1])} steps instead of {max(steps[0])}"
     elif verdict.outcome != "faster":
         reason = str(verdict.outcome)
-    elif difference and not is_numeric_allowed:
-        reason = f"losses differ by {difference:.2g}; --allow-numerics keeps it"
+    elif difference != 0 and not is_numeric_allowed:
+        how = "cannot be compared" if difference is None else f"differ by {difference:.2g}"
+        reason = f"losses {how}; --allow-numerics keeps it"
     return with_status("rejected" if reason else "faster", reason or _new_output(a, b) or None, **facts)
 
 

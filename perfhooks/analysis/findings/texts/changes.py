@@ -18,13 +18,14 @@ _OPTIMIZERS: Final = ("torch.optim.*.__init__",)
 def _loader(
     name: str, *rules: str, needs: str = "num_workers", on_device: bool = False, **arguments: Any
 ) -> TrainingChange:
-    calls = ("torch.utils.data.DataLoader.__init__",)
-    return TrainingChange(name=name, rules=rules, calls=calls, arguments=arguments, needs=needs, needs_device=on_device)
+    return TrainingChange(
+        name=name, rules=rules, calls=_LOADER, arguments=arguments, needs=needs, needs_device=on_device
+    )
 
 
 def _optimizer(name: str) -> TrainingChange:
-    rules, calls = ("optimizer-loop", "host-bound"), ("torch.optim.*.__init__",)
-    return TrainingChange(name=name, rules=rules, calls=calls, arguments={name: True}, group="optimizer")
+    rules = ("optimizer-loop", "host-bound")
+    return TrainingChange(name=name, rules=rules, calls=_OPTIMIZERS, arguments={name: True}, group="optimizer")
 
 
 def _call(name: str, *rules: str, calls: tuple[str, ...], is_numeric: bool = False, **arguments: Any) -> TrainingChange:

@@ -41,6 +41,7 @@ class _ForkTimes:
         self._total_ns: dict[int, int] = {}
         self._began_ns: dict[int, int] = {}
         process.around_forks(self._begin, self._end)
+        process.in_child(process.Child.BUDGET, self._forget)
 
     def _begin(self) -> None:
         self._began_ns[threading.get_ident()] = time.thread_time_ns()
@@ -49,6 +50,10 @@ class _ForkTimes:
         ident = threading.get_ident()
         fork_ns = time.thread_time_ns() - self._began_ns.pop(ident)
         self._total_ns[ident] = self._total_ns.get(ident, 0) + fork_ns
+
+    def _forget(self) -> None:
+        self._began_ns.clear()
+        self._total_ns.clear()
 
     def without(self, ident: int, cpu_ns: int) -> int:
         return self._began_ns.get(ident, cpu_ns) - self._total_ns.get(ident, 0)
