@@ -365,3 +365,12 @@ def test_measured_gain_is_next_to_the_estimate():
     assert (advice.saved_ms, advice.most.saved_ms) == pytest.approx((4, 12))
     assert (advice.times, advice.most.times) == pytest.approx((1.25, 2.5))
     assert list(tuned_file.tuned_advice(msgspec.structs.replace(row, outcome="same"))) == []
+
+
+def test_table_shows_small_differences_of_losses():
+    facts = {"status": "rejected", "outcome": "faster", "ratio": 0.83, "interval": [0.8, 0.9], "gain_ms": 120.0}
+    row = TunedChange(name="fused", rules=[], **facts, memory_bytes=-(5 << 20), loss_difference=7.4e-9)
+    (line,) = session.lines_of([row])
+    assert list(line.values()) == ["fused", "rejected", "-17% (-20% to -10%)", "120 ms", "-5 MiB", "7e-09"]
+    (line,) = session.lines_of([msgspec.structs.replace(row, loss_difference=0.0)])
+    assert line["losses"] == "equal"

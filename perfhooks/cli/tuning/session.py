@@ -24,6 +24,7 @@ from perfhooks.cli.turns.supervisor import GRACE_S, ComparisonEndError, supervis
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.core.process import POLL_S
 from perfhooks.core.progress import status_line
+from perfhooks.core.words import ms
 from perfhooks.record.launch import command_line, exit_summary, notes
 from perfhooks.report.finishing.leftovers import finish_all
 from perfhooks.report.page import findings_file, run_data
@@ -306,23 +307,27 @@ def _shape(line: str) -> str:
 def describe(row: TunedChange) -> str:
     if row.ratio is None:
         return f"{row.status}: {row.reason}" if row.reason else row.status
-    text = f"{row.outcome}, {sentences.percent(row.ratio)}"
+    text = f"{row.outcome}, {_step(row)}"
     if row.interval is None:
         return f"{text}; the steps are too uneven"
-    low, high = (sentences.percent(end) for end in row.interval)
-    text = f"{text} ({low} to {high})"
     return f"{text}; {row.reason}" if row.reason and row.reason != row.outcome else text
 
 
-def lines_of(rows: Sequence[TunedChange]) -> Iterator[dict[str, Any]]:
+def _step(row: TunedChange) -> str | None:
+    if row.ratio is None:
+        return None
+    text = sentences.percent(row.ratio)
+    return text if row.interval is None else f"{text} ({' to '.join(map(sentences.percent, row.interval))})"
+
+
+def lines_of(rows: Sequence[TunedChange]) -> Iterator[dict[str, str | None]]:
     for row in rows:
+        difference = row.loss_difference
         yield {
             "change": row.name,
             "result": row.status,
-            "step_percent": None if row.ratio is None else 100 * (row.ratio - 1),
-            "low": None if row.interval is None else 100 * (row.interval[0] - 1),
-            "high": None if row.interval is None else 100 * (row.interval[1] - 1),
-            "gain_ms": row.gain_ms,
-            "memory_mib": None if row.memory_bytes is None else row.memory_bytes / 2**20,
-            "loss_difference": row.loss_difference,
+            "step": _step(row),
+            "gain": None if row.gain_ms is None else ms(row.gain_ms),
+            "memory": None if row.memory_bytes is None else f"{row.memory_bytes / 2**20:+.0f} MiB",
+            "losses": None if difference is None else f"{difference:.1g}" if difference else "equal",
         }
