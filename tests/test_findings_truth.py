@@ -505,6 +505,8 @@ def test_findings_use_unprofiled_steps_that_follow_later(tmp_path):
     assert scale_to_unprofiled([row], 100.0, 60.0, 0.1) == []
     again = scale_to_unprofiled([found], 100.0, 30.0, 20.0)[0]
     assert sum("own clock" in line["text"] for line in again["evidence"]) == 1
+    (found,) = scale_to_unprofiled([row], 100.0, 50.0, None)
+    assert found["title"] == "The step waits 20 ms for data, 40% of its time.", "without waits of unprofiled steps"
 
 
 @pytest.mark.parametrize("idle_ms", [60.0, 100.0, 150.0])

@@ -170,21 +170,25 @@ def scale_to_unprofiled(
         if profiled_ms is None:
             rows.append(new)
             continue
-        if wait_ms and data_ms is not None:
-            exposed = min(data_ms * row["wait_share"], step_ms)
+        if wait_ms:
+            unprofiled_ms = wait_ms * step_ms / profiled_step_ms if data_ms is None else data_ms * row["wait_share"]
+            exposed = min(unprofiled_ms, step_ms)
             if exposed < HEAVY * step_ms:
                 continue
             saved, most_ms = exposed * profiled_ms / wait_ms, exposed
             text = FindingText(WAITING, {"unit": "step", "wait_ms": exposed, "share": exposed / step_ms})
-            clock = text("clock", data_ms=data_ms, step_ms=step_ms)
-            lines = [line for line in row["evidence"] if line["phrase"] != clock.phrase]
-            title = {"title": text.title, "values": text.values}
-            new |= msgspec.to_builtins({**title, "evidence": [clock, *lines]})
+            new |= msgspec.to_builtins({"title": text.title, "values": text.values})
+            if data_ms is None:
+                new["basis"] = basis(profiled_step_ms, step_ms)
+            else:
+                clock = text("clock", data_ms=data_ms, step_ms=step_ms)
+                lines = [line for line in row["evidence"] if line["phrase"] != clock.phrase]
+                new["evidence"] = msgspec.to_builtins([clock, *lines])
         else:
             overhead_share = row.get("overhead_share", 0.0)
             ratio = unprofiled_ratio(profiled_ms, overhead_share, profiled_step_ms, step_ms)
             saved, most_ms = profiled_ms * ratio, min((row.get("affected_ms") or 0.0) * ratio, step_ms)
-            if row.get("most_ms") and not wait_ms:
+            if row.get("most_ms"):
                 values = msgspec.convert(row["values"], dict[str, Value])
                 title = scaled_title(row["rule"], row.get("version", ""), values, most_ms / row["most_ms"])
                 new |= msgspec.to_builtins(title)
