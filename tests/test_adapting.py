@@ -208,6 +208,16 @@ def test_exception_with_a_broken_str_is_shown_by_its_type():
     assert len(adapters.cause_of(ValueError("x" * 20_000_000))) < 2000
 
 
+def test_error_of_a_loader_worker_is_shown_by_its_last_line():
+    try:
+        {}["no image\n"]
+    except KeyError:
+        wrapped = torch._utils.ExceptionWrapper(where="in DataLoader worker process 0")
+    with pytest.raises(KeyError) as raised:
+        wrapped.reraise()
+    assert adapters.cause_of(raised.value) == "KeyError: 'no image\\n'"
+
+
 # --- labels, and methods of others ---
 
 

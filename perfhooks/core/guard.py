@@ -99,7 +99,10 @@ def cause_of(error: BaseException) -> str:
     """Return type and message of an exception, even if its ``__str__`` raises."""
     name = type(error).__name__
     try:
-        return f"{name}: {str(error)[:MAX_TEXT]}".rstrip(": ")
+        text = str(error).rstrip()
+        if "Original Traceback" in text:  # torch raises errors of loader workers and replicas with their traceback
+            return text.rpartition("\n")[2][:MAX_TEXT]
+        return f"{name}: {text[:MAX_TEXT]}".rstrip(": ")
     except Exception:  # noqa: BLE001 -- __str__ is user code
         return name
 

@@ -108,7 +108,7 @@ class _RecordedFailure(contextlib.AbstractContextManager[None]):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if not isinstance(error, Exception):
             return False
-        self._failed.append(LoaderResult(setting=self._setting, is_own=self._is_own, problem=_problem_of(error)))
+        self._failed.append(LoaderResult(setting=self._setting, is_own=self._is_own, problem=cause_of(error)))
         return True
 
 
@@ -290,9 +290,3 @@ def _describe(loader: Any) -> str:
         data = type(loader.dataset).__name__
         return f"{type(loader).__name__} of {len(loader.dataset):,} {data}, batch_size={loader.batch_size}"
     return f"{type(loader).__name__} of {type(loader.dataset).__name__}, batch_size={loader.batch_size}"
-
-
-def _problem_of(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    is_of_worker = "Original Traceback" in str(error)
-    return lines[-1].strip() if is_of_worker else cause_of(error)
