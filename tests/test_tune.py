@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import jsonschema
 import msgspec
+import psutil
 import pytest
 
 import perfhooks
@@ -374,3 +377,41 @@ def test_table_shows_small_differences_of_losses():
     assert list(line.values()) == ["fused", "rejected", "-17% (-20% to -10%)", "120 ms", "-5 MiB", "7e-09"]
     (line,) = session.lines_of([msgspec.structs.replace(row, loss_difference=0.0)])
     assert line["losses"] == "equal"
+
+
+@pytest.mark.process
+def test_hanging_trial_ends_with_the_time_limit_and_changes_only_its_copy(tune, tmp_path):
+    wait = "time.sleep(1e6 if get_worker_info() else 0), open(str(__import__('os').getpid()) + '.run', 'w').close()"
+    done, file = tune(TRAINING.format(problem=wait, seconds=0.02), "--cwd-copy", "--minutes", "0.4")
+    assert done.exit_code == 0, done.output
+    (row,) = (row for row in file["changes"] if row["name"] == "workers")
+    assert row["status"] != "kept", row
+    assert (file["final"], file["patch"]) == (None, None)
+    assert len(list(tmp_path.glob("*.run"))) == 1, "only the recording runs in the working directory"
+
+
+@pytest.mark.process
+def test_interrupt_prints_the_results_so_far_and_leaves_no_process(tmp_path):
+    (tmp_path / "train.py").write_text(TRAINING.format(problem="", seconds=0.02))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "perfhooks", "tune", "train.py"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    while len(_trainings(tmp_path)) < 2:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "workers" in output
+    assert not _trainings(tmp_path)
+
+
+def _trainings(folder):
+    return [
+        process
+        for process in psutil.process_iter(["cwd"])
+        if process.info["cwd"] == str(folder)
+        and process.cmdline()[-1:] == ["train.py"]
+        and "tune" not in process.cmdline()
+    ]

@@ -19,6 +19,7 @@ from perfhooks.analysis.comparison.difference import TOLERANCE
 from perfhooks.analysis.findings.texts.changes import CHANGES, select
 from perfhooks.cli.actions import turns
 from perfhooks.cli.tuning.patch import Patch
+from perfhooks.cli.turns.alternation import NoStepsError
 from perfhooks.cli.turns.program import Command
 from perfhooks.cli.turns.supervisor import GRACE_S, ComparisonEndError, supervise
 from perfhooks.core.errors import PerfhooksError
@@ -162,11 +163,10 @@ class Session:
                 result = turns.measured(make, ends=ends, label=f"{label}: ", tolerance=TOLERANCE, seconds=seconds)
                 if not result.shortage or result.interrupted or time.monotonic() > ends:
                     break
-        except PerfhooksError as error:
-            text = str(error)
-            if text.startswith("A "):
-                raise PerfhooksError(f"the original training cannot be measured: {text}") from error
-            return text
+        except NoStepsError as error:
+            if error.program == "A":
+                raise PerfhooksError(f"the original training cannot be measured: {error.reason}") from error
+            return error.reason
         self.interrupted = self.interrupted or result.interrupted
         if result.failed is not None and result.failed.command.name == "A":
             last = next(iter(result.failed.last_lines[-1:]), "")

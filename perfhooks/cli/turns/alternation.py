@@ -30,6 +30,17 @@ LONG_S: Final = 0.2
 """Length of a block in s if a device or child processes compute too."""
 
 
+class NoStepsError(PerfhooksError):
+    """A program ended, or waited for too long, before its first step."""
+
+    def __init__(self, program: str, reason: str) -> None:
+        super().__init__(program, reason)  # the supervisor sends the exception by pickle, which uses these arguments
+        self.program, self.reason = program, reason
+
+    def __str__(self) -> str:
+        return f"{self.program} made no steps that perfhooks detects: {self.reason}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     a: Command
@@ -169,7 +180,7 @@ class Alternation:
                 program.listen()
                 if (program.is_over or program.has_lost_patience(beside)) and not program.has_steps:
                     why = program.why_no_steps()
-                    raise PerfhooksError(f"{program.command.name} made no steps that perfhooks detects: {why}")
+                    raise NoStepsError(program.command.name, why)
                 if program.is_over:
                     return False
         for program in programs:
