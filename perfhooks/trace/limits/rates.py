@@ -9,6 +9,7 @@ from perfhooks.trace.kinds import Kind
 from perfhooks.trace.limits import flops, peaks, redispatch, traffic
 from perfhooks.trace.limits.datasheets import TYPES
 from perfhooks.trace.limits.recorded_calls import per_call
+from perfhooks.trace.model import distinct_values
 from perfhooks.trace.names import device_work, operators, tensor_types, work_kinds
 from perfhooks.trace.nesting import device, host, missing_work
 from perfhooks.trace.nesting.grouping import distinct, summed
@@ -102,7 +103,7 @@ def _calls_across_links(trace: Trace, of_work: Ints, outer: Ints) -> Ints:
     work = trace.device_rows
     is_within = trace.chosen(lambda name: device_work.WITHIN_DEVICE in name, Kind.COPY)
     across = np.flatnonzero((trace.kind[work] == Kind.COPY) & ~np.isin(work, is_within) & (of_work >= 0))
-    copies = np.unique(of_work[across])
+    copies = distinct_values(of_work[across])
     return np.union1d(copies, outer[copies])
 
 
@@ -128,7 +129,7 @@ def _computing_types(trace: Trace, rows: Ints, computed: Ints, of_work: Ints) ->
 
 def _calls_of_kernels(trace: Trace, of_work: Ints, pattern: str) -> Ints:
     rows = trace.searched(pattern, Kind.KERNEL)
-    return np.unique(of_work[np.searchsorted(trace.device_rows, rows)])
+    return distinct_values(of_work[np.searchsorted(trace.device_rows, rows)])
 
 
 def _first_type(types: object) -> int:
@@ -164,7 +165,7 @@ def columns(sums: dict[str, Ints]) -> dict[str, pl.Series]:
         "gb_per_s": _ratio(bytes_, sums["bytes_ns"]),
         "flops_per_byte": _ratio(flops_of_bytes, sums["bytes_of_flops"]),
         "limit_percent": _ratio(least, 10 * sums["least_ns"]),
-        "limit": pl.Series([*LIMITS, None], dtype=pl.String).gather(np.where(is_dominant, largest, len(LIMITS))),
+        "limit": pl.Series([*LIMITS, None], dtype=pl.String)[np.where(is_dominant, largest, len(LIMITS))],
     }
 
 
@@ -179,7 +180,7 @@ def is_above_peak(sums: dict[str, Ints]) -> Flags:
 
 def _ratio(above: Ints, below: Ints) -> pl.Series:
     is_known = (above > 0) & (below > 0)
-    return pl.Series(above / np.maximum(below, 1), dtype=pl.Float64).set(pl.Series(~is_known, dtype=pl.Boolean), None)
+    return pl.Series(np.where(is_known, above / np.maximum(below, 1), np.nan), nan_to_null=True)
 
 
 @cached_per_trace

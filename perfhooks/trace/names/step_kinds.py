@@ -22,7 +22,8 @@ def kinds(table: pl.DataFrame) -> list[str]:
 
     A part that all steps contain defines no kind, however long it is.
     """
-    parts = {kind: table[column].fill_null(0).to_list() for kind, column in zip(KINDS, _COLUMNS, strict=True)}
+    columns = zip(KINDS, map(table.get_column, _COLUMNS), strict=True)
+    parts = {kind: [part_ms or 0 for part_ms in column.to_list()] for kind, column in columns}
     rare = {kind: part_ms for kind, part_ms in parts.items() if any(part_ms) and not all(part_ms)}
     largest = [
         max(((part_ms[step], kind) for kind, part_ms in rare.items()), default=(0, "")) for step in range(table.height)
@@ -64,4 +65,4 @@ def described(table: pl.DataFrame) -> str:
 
 def _has_device_times(table: pl.DataFrame) -> Flags:
     busy = table.get_column("device_busy_ms", default=None)
-    return np.zeros(table.height, np.bool_) if busy is None else busy.is_not_null().to_numpy()
+    return np.zeros(table.height, np.bool_) if busy is None else ~np.isnan(busy.to_numpy())

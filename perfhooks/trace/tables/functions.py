@@ -60,7 +60,7 @@ def table(trace: Trace) -> pl.DataFrame:
         .group_by("place", maintain_order=True)
         .agg(pl.len().alias("calls"), pl.col("own").sum(), pl.col("span").sum())
     )
-    name = pl.Series(trace.names, dtype=pl.String).gather(by_function["place"])
+    name = pl.Series(trace.names, dtype=pl.String)[by_function["place"]]
     parts = [name.str.extract(_PLACE, group) for group in (1, 2, 3)]
     columns = {
         "function": parts[2].fill_null(name),

@@ -95,7 +95,7 @@ def _of_device(trace: Trace, number: int | None, selected: Flags, by_step: bool,
     wall, selected = marks.end - marks.start, selected & ~missing_work.unknown(trace).wall
     columns = {
         "device": [number] * len(first),
-        "step": pl.Series([*marks.number, None], dtype=pl.Int64).gather(idle.step[first]),
+        "step": pl.Series([*marks.number, None], dtype=pl.Int64)[idle.step[first]],
         **explained.columns_of(trace, first),
         "place": where(idle.place[first] >= 0, [device_time.PLACES[index] for index in idle.place[first].tolist()]),
         "idle_ms": nanos * MS,

@@ -72,10 +72,10 @@ def _work_rows(trace: Trace) -> pl.DataFrame:
     work = pl.DataFrame(
         {
             "device": device.devices(trace, rows),
-            "name": names.gather(trace.name[rows].astype(np.int64)),
-            "class": pl.Series(device.CLASSES, dtype=pl.String).gather(device.classes(trace)),
+            "name": names[trace.name[rows].astype(np.int64)],
+            "class": pl.Series(device.CLASSES, dtype=pl.String)[device.classes(trace)],
             "operator": _with_region_names(
-                trace, names.gather(np.where(owner >= 0, np.append(trace.name, without_name)[owner], unknown))
+                trace, names[np.where(owner >= 0, np.append(trace.name, without_name)[owner], unknown)]
             ),
             "stream": trace.thread[rows],
             "start": trace.start[rows],
@@ -93,7 +93,7 @@ def _with_region_names(trace: Trace, operators: pl.Series) -> pl.Series:
     regions = device.regions(trace)
     if not regions.names:
         return operators
-    region_names = pl.Series([*regions.names, None], dtype=pl.String).gather(regions.place % (len(regions.names) + 1))
+    region_names = pl.Series([*regions.names, None], dtype=pl.String)[regions.place % (len(regions.names) + 1)]
     with_regions: pl.Series = region_names.zip_with(region_names.is_not_null(), operators)
     return with_regions
 

@@ -268,7 +268,7 @@ def on_step_threads(trace: Trace) -> pl.DataFrame:
     first = in_steps[grouped.first]
     names = torch_rules.shown_names(trace)[0]
     columns = {
-        "step": pl.Series([*marks.number, None], dtype=pl.Int64).gather(step[first]),
+        "step": pl.Series([*marks.number, None], dtype=pl.Int64)[step[first]],
         "name": pl.Series([names[name] for name in host.name[first].tolist()], dtype=pl.String),
         "kind": pl.Series([Kind(kind).name.lower() for kind in host.kind[first].tolist()], dtype=pl.String),
         "self_cpu_ms": grouped.summed(host.sums["self_cpu_ms"][in_steps]) * MS,
@@ -367,9 +367,9 @@ def _build_table(trace: Trace, name: Ints, kind: Column, sums: dict[str, Ints], 
     absent = pl.Series([None]).new_from_index(0, len(order))
     return pl.DataFrame(
         {
-            "name": names.gather(name[order]),
-            "kind": kinds.gather(kind[order]),
-            **{column: key.values.gather(key.number[order]) for column, key in keys.items()},
+            "name": names[name[order]],
+            "kind": kinds[kind[order]],
+            **{column: key.values[key.number[order]] for column, key in keys.items()},
             "count": columns["count"],
             **{column: columns.get(column, absent.cast(pl.Float64)) for column in _TIMES},
             **{column: columns.get(column, absent.cast(pl.Int64)) for column in _SIZES},

@@ -32,4 +32,4 @@ def step_numbers(trace: Trace, time: Ints) -> pl.Series:
     marks = step_marks.find(trace)
     index = step_marks.step_of(marks, time)
     numbers = pl.Series([*marks.number, None], dtype=pl.Int64)
-    return numbers.gather(np.where(index >= 0, index, len(marks.number)))
+    return numbers[np.where(index >= 0, index, len(marks.number))]
