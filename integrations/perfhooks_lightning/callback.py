@@ -39,8 +39,8 @@ class ProfilerCallback(Adapter, Callback):
     Each loop counts its own steps, across epochs and calls of ``fit``. Checkpoints contain the step counts of training
     and validation. Sanity checking is not profiled.
 
-    Only one window can be open. A validation inside a window of the training is the part ``validation`` of a training
-    step, and a window of the validation is skipped there. A window of the validation ends with its epoch.
+    Only one window can be open. In a window of the training, a validation is the part ``validation`` of a training
+    step, and no window of the validation is recorded. A window of the validation ends with its epoch.
 
     Args:
         schedule: Steps to record: a :class:`perfhooks.Schedule`, a mapping, a string like ``"wait=10 warmup=2

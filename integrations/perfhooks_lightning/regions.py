@@ -23,14 +23,14 @@ _PARTS: Final = {
     # first action of a validation; on_validation_start follows when the loader workers have started
     "on_validation_model_zero_grad": labels.VALIDATION,
 }
-"""Part of the step by the last word in the name of a Trainer's action."""
+"""Part of the step for the last word in the name of an action that Lightning profiles."""
 
 _EPOCH: Final = "run_training_epoch"
 _UNNAMED: Final = ("run_training_batch",)
 
 
 def parts_of(profiler: Profiler, _stage: str, *, own: str, module_names: bool) -> Parts:
-    """Return the part of each action. ``own`` is the prefix of the perfhooks callback's actions, which get no label."""
+    """Return labels for the actions that Lightning profiles, except those with the prefix ``own`` (of perfhooks)."""
     modules = attrgetter("lightning_module") if module_names else None
     return Parts(profiler, {}, more=functools.partial(_Actions, own), modules=modules)
 
@@ -104,7 +104,6 @@ class _Actions:
         return self._parts.is_on and threading.get_ident() == self._thread
 
     def _part(self, action: str) -> str | None:
-        """Return the part of an action; None inside a validation, which has no other parts."""
         owner, _, hook = action.rpartition(".")
         part = _PARTS.get(hook) if owner.startswith("[") or not owner else None
         return None if self._labels.has(labels.VALIDATION) else part

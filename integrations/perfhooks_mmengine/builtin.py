@@ -162,7 +162,7 @@ _OWN: Final[dict[str, tuple[Callable[..., Callable[[Any], None]], Callable[..., 
     "log_trace": (log_trace, EventList.table),
     "tb_trace": (tb_trace, torch.profiler.tensorboard_trace_handler),
 }
-"""Supported ``on_trace_ready`` handlers of mmengine by name, each with the function that receives its options."""
+"""Supported ``on_trace_ready`` handlers of mmengine, each with the function that receives its options."""
 
 
 def _check_bool(name: str, value: object) -> None:

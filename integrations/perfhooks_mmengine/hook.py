@@ -47,8 +47,8 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
             schedule is limited to them. If neither ``by_epoch`` nor ``profile_times`` is set, it covers all iterations.
         profile_times: Argument of mmengine, see ``by_epoch``.
         activity_with_cpu: Argument of mmengine: whether to record the host.
-        activity_with_cuda: Argument of mmengine: whether to record the device of any kind. If neither activity is set,
-            or both are False, torch records everything.
+        activity_with_cuda: Argument of mmengine: whether to record the device, also if it is no CUDA device. If neither
+            activity is set, or both are False, torch records everything.
         log_results: Whether to send the steps of a window to the runner's visualizer, their mean to its next log line,
             and messages of perfhooks to its log.
         json_trace_path: Argument of mmengine: additional file for the trace of the last window.
@@ -202,7 +202,7 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
         self._train.stop()
 
     def _export_chrome_trace(self, runner: Any) -> None:
-        """End the profile. Subclasses of mmengine's hook call this method."""
+        """Stop profiling. Subclasses of mmengine's hook call this method for that; it exports nothing."""
         self._close()
 
     @contextmanager

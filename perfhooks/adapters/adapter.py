@@ -60,7 +60,7 @@ class Adapter:
             listener=listener,
             framework=framework,
         )
-        """All stages by name. A name without a stage returns an inactive stage."""
+        """All stages, keyed by name. A name without a stage returns an inactive stage."""
         self._by_update = step_unit == "optimizer"
         self._train = self._stages["train"]
         self._evaluation = self._stages.unprofiled

@@ -28,7 +28,7 @@ class Parts:
 
     Args:
         profiler: Profiler of the stage.
-        methods: Parts by method name, for example ``model.loss``, relative to the loop object of `Stage.begin`.
+        methods: Parts, keyed by method name, for example ``model.loss``, relative to the loop object of `Stage.begin`.
         more: Receives this object and the loop object, to `wrap` methods without such a name.
         waits: Whether the stage waits for data from the end of a step to the first of these methods.
         modules: Returns the module whose descendants are labelled.

@@ -16,7 +16,7 @@ _KEYS: Final = ("rank", "stage", "step")
 
 
 def scalars(capture: Capture) -> dict[str, float]:
-    """Return the mean of each column of a window's step table, by a name like ``perf/train/forward_ms``."""
+    """Return the mean of each column of a window's step table, with names like ``perf/train/forward_ms``."""
     return {f"perf/{capture.stage}/{name}": value for name, value in capture.summary.items()}
 
 

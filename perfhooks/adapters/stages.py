@@ -88,9 +88,9 @@ class Stage:
         self.profiler.speak_as(framework)
         self.labels: Labels = Parts(self.profiler, {}) if labels is None else labels(self.profiler, name)
         self.parts = self.labels if isinstance(self.labels, Parts) else Parts(self.profiler, {})
-        """Labels for hooks that begin and end parts. Outside of windows, labels have no effect."""
+        """Labels of parts of a step that begin and end in hooks. Outside of windows, labels have no effect."""
         self.data_arrived = self.profiler.data_arrived
-        """Reports that the current step has its batch."""
+        """Function that reports that the current step has its batch."""
         self._step = self.profiler.step
         self._on_error = options.get("on_error", "warn")
         self._first: int | None = None
@@ -209,7 +209,7 @@ class _Unprofiled(Stage):
 
 
 class Stages(dict[str, Stage]):
-    """The stages of a training by name. Any other name returns `unprofiled`."""
+    """The stages of a training, keyed by name. Any other name returns `unprofiled`."""
 
     def __init__(self, stages: Iterable[tuple[str, Stage]] = ()) -> None:
         super().__init__(stages)
@@ -234,7 +234,7 @@ class Stages(dict[str, Stage]):
         return {name: stage.profiler for name, stage in self.items()}
 
     def counts(self) -> dict[str, int]:
-        """Return the finished steps by stage, for a checkpoint. `read_counts` reads them."""
+        """Return the finished steps of each stage, for a checkpoint. `read_counts` reads them."""
         return {name: stage.count for name, stage in self.items()}
 
     def resume(self, counts: Mapping[str, int]) -> None:

@@ -1,1 +1,0 @@
-"""Analyses of recordings: comparisons, findings, ranks and flame graphs."""

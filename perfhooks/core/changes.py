@@ -17,9 +17,9 @@ class TrainingChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     arguments: dict[str, Any] = {}
     needs: str = ""
     setting: str = ""
-    """Statement after the imports."""
+    """Statement to insert after the imports."""
     model: str = ""
-    """Statement after the constructor of the model."""
+    """Statement to insert after the construction of the model."""
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

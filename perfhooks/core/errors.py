@@ -25,7 +25,7 @@ class PerfhooksError(Exception):
 
 
 class OptionError(PerfhooksError, ValueError):
-    """An invalid argument. The message contains its name, the rule and the value."""
+    """An invalid argument."""
 
 
 class CommandError(OptionError):
@@ -40,12 +40,12 @@ class CommandError(OptionError):
 
 
 class ScheduleError(OptionError):
-    """An invalid schedule. The message contains the field, the rule and the value."""
+    """An invalid schedule."""
 
 
 class NothingRecordedError(PerfhooksError):
-    """A result was requested, but no window is recorded. The message contains the reason."""
+    """A result was requested, but no window is recorded."""
 
 
 class TraceError(PerfhooksError):
-    """A file that is not a Kineto trace, or a damaged trace. The message contains the problem and its position."""
+    """A file that is not a Kineto trace, or a damaged trace."""

@@ -41,7 +41,7 @@ def _is_stored_in_notebook(record: logging.LogRecord) -> bool:
 
 
 MAX_FAILURES: Final = 3
-"""Failures after which perfhooks stops a part of itself: recording, or the worker process."""
+"""Number of failures after which perfhooks stops recording, or stops its worker process."""
 _STDERR: Final = 2
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 Columns = dict[str, list[Any]]
-"""Table as lists of equal length by column name. Unknown values are None."""
+"""Table: a mapping of column names to lists of equal length. Unknown values are None."""
 
 
 def columns(table: pl.DataFrame, rows: int | None = None) -> Columns:

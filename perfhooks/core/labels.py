@@ -53,7 +53,7 @@ def _letter(escape: re.Match[str]) -> str:
 
 
 AUTOMATIC: Final = {part: f"{part} (auto)" for part in PARTS}
-"""Names of automatic labels by part. Labels of the user take precedence."""
+"""Name of the automatic label of each part. Labels of the user take precedence."""
 
 
 def pattern(*parts: str) -> str:
@@ -70,16 +70,16 @@ CLOCKS_LOCKED: Final = (
 )
 
 MODULE_NAMES: Final = "perfhooksModuleNames"
-"""Trace metadata: module names by class."""
+"""Key of trace metadata: module names of each class."""
 
 LANES: Final = "perfhooksLanes"
-"""Trace metadata: (process, lane, thread) of overlapping slices."""
+"""Key of trace metadata: (process, lane, thread) of overlapping slices."""
 
 FRAME_NAMES: Final = "perfhooksFrameNames"
-"""Trace metadata: names of the Python frames that Kineto writes as ``unknown``, in file order."""
+"""Key of trace metadata: names of the Python frames that Kineto writes as ``unknown``, in file order."""
 
 GRAPH_REGIONS: Final = "perfhooksGraphRegions"
-"""Trace metadata: (name, pass, node numbers) of CUDA graphs; the pass is ``backward`` or empty."""
+"""Key of trace metadata: (name, pass, node numbers) of regions in CUDA graphs; the pass is ``backward`` or empty."""
 
 PROCESSOR: Final = "perfhooksProcessor"
 
@@ -87,4 +87,4 @@ STEP_MARK: Final = "ProfilerStep#"
 """Prefix of the step number in marks of torch.profiler. Steps count from 0."""
 
 FOREIGN: Final = "trace"
-"""Stage name for traces of other tools. In own traces, the stage is the name of the loop, such as ``train``."""
+"""Stage name for traces of other tools. In those of perfhooks, the stage is the name of the loop, such as ``train``."""

@@ -1,4 +1,4 @@
-"""Handlers and rules of installed packages, by their entry points."""
+"""Handlers and rules that the entry points of installed packages name."""
 
 from __future__ import annotations
 

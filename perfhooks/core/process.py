@@ -1,18 +1,15 @@
-"""Work at the end of the process and at forks, in a fixed order. No other module registers such handlers.
+"""Work at the end of the process and at forks, in a fixed order.
 
 ::
 
-    import torch ─ first step ─ windows ─ ... ─ last step ─ the interpreter ends
-                                │                           COUNTS REASON STARTUP WATCHER PROFILERS, exit summary
-                                └─ a fork; in the child SIGNALS PROFILERS WATCHER STEPS TURNS BUDGET RECORDER
+    import torch ─ first step ─ windows ─ ... ─ last step ─ the interpreter ends: `End`, then the exit summary
+                                └─ a fork; in the child: `Child`
 
-Python calls such handlers in reverse order. `launch.site.sitecustomize` registers the exit summary first, so it comes
-last.
+No other module registers such handlers, except `launch.site.sitecustomize` for the exit summary. It does so first, and
+Python calls exit handlers in reverse order, so the exit summary comes last.
 
-Threads of perfhooks in a training are daemons: the watcher (`watch.watcher`), the start-up sampler
-(`launch.startup`), the timer of `perfhooks run` (`launch.step_signal`), the monitor of a window's trace size
-(`loop.ending.in_step`), the handler of SIGTERM and SIGHUP (`loop.ending.signals`), and short threads for module names
-(`loop.labelling`) and for the run folder (`loop.limits.run_opening`).
+Threads of perfhooks in a training are daemons of `watch.watcher`, `launch.startup`, `launch.step_signal`,
+`loop.ending.in_step`, `loop.ending.signals`, `loop.labelling` and `loop.limits.run_opening`.
 """
 
 from __future__ import annotations
@@ -45,31 +42,35 @@ longer (30 s in torchrun, Kubernetes and SLURM).
 
 
 _MULTIPROCESSING: Final = ("multiprocessing", "multiprocess")
-"""Python's package, and its copy that datasets uses."""
+"""Python's package, and its fork that Hugging Face datasets uses."""
 
 
 class End(IntEnum):
+    """Phases of the end of a process, in their order."""
+
     COUNTS = auto()
-    """`perfhooks run` writes the numbers of batch fetches and optimizer updates per step."""
+    """`perfhooks run`: write the numbers of batch fetches and optimizer updates per step."""
     REASON = auto()
-    """`perfhooks run` stores the reason if no window was recorded."""
+    """`perfhooks run`: store the reason if no window was recorded."""
     STARTUP = auto()
     WATCHER = auto()
-    """The watcher thread writes its last rows."""
+    """Write the last rows of the watcher thread."""
     PROFILERS = auto()
-    """Open windows are saved. An open recorder at the end of Python causes a segmentation fault."""
+    """Save open windows. An open recorder at the end of Python causes a segmentation fault."""
 
 
 class Child(IntEnum):
+    """Phases of the start of a forked child, in their order."""
+
     SIGNALS = auto()
-    """The child first removes signal handlers of perfhooks, so that an early signal ends it as usual."""
+    """Remove signal handlers of perfhooks first, so that an early signal ends the child as usual."""
     PROFILERS = auto()
-    """The child's profilers drop the windows, files and worker of the parent."""
+    """Drop the windows, files and worker of the parent."""
     WATCHER = auto()
     STEPS = auto()
-    """`perfhooks run` stops detecting steps in the child."""
+    """`perfhooks run`: stop detecting steps."""
     TURNS = auto()
-    """The child does not use the connection to `perfhooks compare --run`."""
+    """Drop the connection to `perfhooks compare --run`."""
     BUDGET = auto()
     RECORDER = auto()
 

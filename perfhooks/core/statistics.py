@@ -105,7 +105,7 @@ class Level:
     far: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
     """Number of outliers, which are not included in ``steps``."""
     own: Estimate | None = None
-    """Mean step time without run-queue wait; None if unknown."""
+    """Mean step time minus run-queue wait; None if unknown."""
     waited: Annotated[float, msgspec.Meta(ge=0, lt=1)] | None = None
     """Run-queue wait of the stepping thread as a fraction of the time."""
     others: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
@@ -279,8 +279,9 @@ def least_delay(means: Values, step: float) -> float:
 def are_late(delays: Matrix, step: float, least: float, chance: float) -> Flags:
     """Return which ranks the other ranks wait for. All parts of perfhooks use this rule.
 
-    A rank is late if its mean delay is at least the limit and significant. Each delay is limited to one step, so that a
-    long pause is no evidence. In series of `LEAST_STEPS` or more, neighbours may be correlated, see `certainty`.
+    A rank is late if its mean delay is at least ``least`` and statistically significant. Each delay is limited to one
+    step, so that a long pause is no evidence. In series of `LEAST_STEPS` or more, neighbours may be correlated, see
+    `certainty`.
 
     Args:
         delays: Delay of each rank (row) in each step (column); NaN if the rank has no such step.
@@ -337,8 +338,9 @@ def means_of(values: Matrix) -> Values:
 def _are_certain(delays: Matrix, chance: float) -> Flags:
     """Return which ranks have a significant mean delay, by Student's t.
 
-    The standard error comes from the variation between steps of the rank, or of all ranks if it is larger. A single
-    step is evidence only among `MANY` ranks, because the limit for `MANY` ranks includes their variation.
+    The standard error comes from the variation between steps of the rank, or of all ranks if it is larger. With one
+    step per rank there is no such variation. All ranks are then significant if there are `MANY`, because `least_delay`
+    includes the variation between ranks.
     """
     is_measured = np.isfinite(delays)
     steps = is_measured.sum(axis=1)

@@ -29,13 +29,13 @@ def ms(milliseconds: float) -> str:
 
 
 def hundredths(value: float, sign: str = "") -> str:
-    """Round to three digits and two decimals: ``0.05``, ``4.12``, ``12.3``, ``1234``. Noise becomes 0."""
+    """Round to three digits and two decimals: ``0.05``, ``4.12``, ``12.3``, ``1234``. Values below 0.005 become 0."""
     rounded = round(value, 2) + 0.0
     return f"{rounded:{sign}.0f}" if abs(rounded) >= 100 else f"{rounded:{sign}.3g}"
 
 
 def number(value: float) -> str:
-    """Return three significant digits: ``0.0123``, ``4.12``, ``1,230``; below that ``<0.0001``."""
+    """Return three significant digits: ``0.0123``, ``4.12``, ``1,230``; ``<0.0001`` for smaller values above 0."""
     size = _rounded(abs(value))
     if 0 < size < 0.0001:
         return "<0.0001"

@@ -1,1 +1,0 @@
-"""Everything that runs in the training process."""

@@ -39,7 +39,9 @@ RANK_STEPS: Final = 200
 LAST_SLOW: Final = 8
 
 _RANK_ROWS: Final = 4096
-"""Maximum steps to read of each rank after the first. Each rank writes every 10 s, so they contain common steps."""
+"""Maximum latest steps to read of each rank except the first. Ranks write every 10 s, so these steps have equal
+numbers.
+"""
 
 
 class Times(NamedTuple):

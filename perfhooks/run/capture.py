@@ -68,7 +68,7 @@ class Capture:
     boot: str = ""
     """Identity of the host's last boot, see `perfhooks.run.liveness.boot`."""
     stage: str = "train"
-    """Name of the profiled loop; for a trace of another recorder, its detected content."""
+    """Name of the profiled loop; detected from the content for a trace of another recorder."""
     first: Step = 0
     """First planned step."""
     last: Step | None = None
@@ -100,7 +100,7 @@ class Capture:
     circumstances: Circumstances = field(default_factory=Circumstances)
     compilation: Compilation = field(default_factory=Compilation)
     owners: dict[str, str] = field(default_factory=dict)
-    """Origins of code files by the first part of their names; see `perfhooks.trace.names.origins.Owners`."""
+    """Origins of code files, keyed by the first part of their names; see `perfhooks.trace.names.origins.Owners`."""
     own_work: tuple[tuple[float, float], ...] = ()
     """Intervals in which perfhooks blocked the thread of the steps: begin and end in s since 1970."""
     request: str = ""
@@ -125,7 +125,7 @@ class Capture:
 
     @property
     def line(self) -> str:
-        """Log line: the typical unprofiled step, if available, the headline and at most one warning."""
+        """Log line: the median unprofiled step, if available, the headline and at most one warning."""
         if self.explains:
             return f"{words.steps(self.first, self.end)}: recorded with stacks and shapes, to name lines and modules"
         cost, line = self.cost, self.headline

@@ -31,7 +31,7 @@ _WINDOWS: Final = 256
 class FinishedWindow:
     folder: Path
     captures: dict[Place, Capture]
-    """Captures of one or more ranks by location, the lowest rank first."""
+    """Capture of each rank, keyed by its location, the lowest rank first."""
 
     @property
     def name(self) -> str:
@@ -146,7 +146,7 @@ class FinishedRun:
 
     @cached_property
     def steps(self) -> dict[str, Steps]:
-        """Steps of the lowest rank, by loop in the order of their first steps."""
+        """Steps of the lowest rank for each loop, in the order of the loops' first steps."""
         path = self.run.timeline(self.rank)
         raw = [] if self._is_brief else [raw for raw, rank in self.run.left_steps() if rank == self.rank]
         try:

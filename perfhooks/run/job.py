@@ -20,8 +20,7 @@ def current_job() -> Job:
     ``identity`` is equal on all ranks and after an elastic restart, and different for the next job. The identity
     consists of torchrun's run id, and SLURM's job and step. On one node the identity also contains the launching
     process. A job on several nodes without these ids has only its rendezvous endpoint. The next job may use the same
-    endpoint, so pass ``--rdzv-id`` or ``run=``. Without ``run=``, a job that shrinks to one node therefore gets another
-    identity.
+    endpoint, so pass ``--rdzv-id`` or ``run=``.
     """
     own = _from_process_group() or _from_torchrun() or _from_slurm() or _Place(0, 1)
     return Job(

@@ -142,7 +142,7 @@ NONE: Final = Steps(_NO.astype(np.int64), _NO > 0, _NO > 0, _NO, _NO, _NO, _NO, 
 
 
 def read(path: Path, raw: Iterable[Path] = ()) -> dict[str, Steps]:
-    """Read all steps of a timeline, by loop. ``raw`` is the file of steps that are not in the timeline yet.
+    """Read all steps of a timeline, grouped by loop. ``raw`` is the file of steps that are not in the timeline yet.
 
     Raises OSError if a file is unreadable or no regular file, and ValueError if raw steps are broken.
     """

@@ -85,8 +85,9 @@ class Ended(NamedTuple):
 class Timeline:
     """Raw clock readings of the steps of a loop. Step times are computed when they are written.
 
-    The training thread only adds readings. Another thread removes ended steps under the lock ``taking``. Each access is
-    one operation of a list, a dictionary or an array in C, so neither thread waits for the other.
+    The training thread only adds readings. Another thread removes ended steps. It holds the lock ``taking``, as all
+    callers of `take`, `take_rare`, `reached`, `since` and `walls_since` do. Each access is one operation of a list, a
+    dictionary or an array in C, so neither thread waits for the other.
     """
 
     def __init__(self, stage: str) -> None:
@@ -147,7 +148,7 @@ class Timeline:
     def take_rare(self) -> list[Aside]:
         """Remove and return the validations and checkpoints so far.
 
-        The caller holds the lock ``taking``, and calls `take` later. Nested intervals of the same part count once.
+        The caller calls `take` later. Nested intervals of the same part count once.
         """
         taken: list[Aside] = []
         rare = [self._rare.popleft() for _ in range(len(self._rare))]
@@ -188,7 +189,7 @@ class Timeline:
 
     @property
     def reached(self) -> int:
-        """Number of the first step that has not ended. The caller holds the lock ``taking``."""
+        """Number of the first step that has not ended."""
         return self._first + len(self._ends)
 
     def begin_of(self, step: int) -> int | None:
@@ -204,7 +205,7 @@ class Timeline:
     def walls_since(self, step: int) -> tuple[int, np.ndarray]:
         """Return the number of the first stored step from ``step`` on, and the wall times in ns from there.
 
-        The caller holds the lock ``taking``. `since`, which adds waits, takes three times as long.
+        `since`, which adds waits, takes three times as long.
         """
         place = step - self._first
         before = self._begins.get(step) if place == 0 else None
@@ -219,7 +220,7 @@ class Timeline:
         return step, walls
 
     def since(self, step: int) -> Ended:
-        """Return the stored ended steps from ``step`` on. The caller holds the lock ``taking``."""
+        """Return the stored ended steps from ``step`` on."""
         columns = [np.concatenate(pair) for pair in zip(self._tail, self._read()[0], strict=True)]
         return Ended(*(column[columns[0] >= step] for column in columns))
 

@@ -67,7 +67,7 @@ _PARTS: Final = (("memcpy", Kind.COPY), ("memset", Kind.SET), ("sync", Kind.SYNC
 NAMED: Final = {
     "mtia_ccp_events": {"dma_request": Kind.COPY, "event_wait": Kind.SYNC, "event_record": Kind.SYNC},
 }
-"""Kinds by category and name. Meta's MTIA writes all device events into one category."""
+"""Kinds of slices, keyed by category and name. Meta's MTIA writes all device events into one category."""
 
 
 def classify(category: str, *, on_stream: bool = False) -> Kind:

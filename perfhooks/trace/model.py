@@ -63,7 +63,7 @@ class Flows(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """Sampled numbers, for example the power of a device, by series and time."""
+    """Sampled numbers, for example the power of a device, sorted by series and time."""
 
     names: list[str]
     device: Ints
@@ -204,7 +204,7 @@ class Trace:
 
     @cached_property
     def calls(self) -> Ints:
-        """Row of the runtime call that launched each of `device_rows`, by correlation, or -1."""
+        """Row of the runtime call that launched each of `device_rows` (with equal correlation), or -1."""
         return by_number(self.correlation, self.rows(Kind.RUNTIME)).of(self.correlation[self.device_rows])
 
     @cached_property
@@ -215,7 +215,7 @@ class Trace:
 
     @cached_property
     def launch_spans(self) -> tuple[Ints, Ints]:
-        """Start and end of the launch of each of `device_rows`, in ns; if not recorded, of the launching slice."""
+        """Start and end of the launch of each of `device_rows`, in ns; if unknown, of its slice in `launches`."""
         edges = []
         for name, column in (("launch_begin", self.start), ("launch_end", self.end)):
             rows, values = self.sparse(name)

@@ -42,12 +42,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables of one window, and the steps that count; all readers use the same cached tables.
+    """Tables of one window, each computed once. Tables of steps contain complete steps only.
 
-    Complete steps count. A step that was open at the end of the recording does not count. A call of ``step()`` after
-    the last step leaves a short mark, which does not count either. If no complete step remains, incomplete steps count.
-    Without marks, the whole recording is one step. The step file, the log line, the report and the findings use only
-    steps that count.
+    A step that was open at the end of the recording is incomplete. So is the short mark that a call of ``step()`` after
+    the last step leaves. If no step is complete, incomplete steps are used. Without marks, the whole recording is one
+    step.
     """
 
     trace: Trace
@@ -68,12 +67,12 @@ class Tables:
 
     @property
     def marks(self) -> step_marks.MarkedSteps:
-        """All ``ProfilerStep`` marks, including steps that do not count."""
+        """All ``ProfilerStep`` marks, including incomplete steps."""
         return step_marks.find(self.trace)
 
     @property
     def counting(self) -> Flags:
-        """Whether each of `marks` is a step that counts."""
+        """Whether the tables contain the step of each of `marks`."""
         return _counting(self.trace, self.first, self.unfinished)
 
     @property

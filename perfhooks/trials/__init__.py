@@ -1,1 +1,0 @@
-"""Run recorded operators again, to measure advice on the user's own shapes."""

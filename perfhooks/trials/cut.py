@@ -103,7 +103,7 @@ def _group(call: Signature | Update, ns: Any, steps: int) -> Group:
 def _updates(
     calls: CountedCalls, signatures: Sequence[Signature], names: Sequence[str]
 ) -> Iterator[tuple[int, Update]]:
-    """Yield the updates that can run again, each with the index of its label.
+    """Yield the optimizer updates that can run again, each after the index of its label in ``calls``.
 
     torch's label names the optimizer. If all backward passes since the previous update have gradients of the same
     parameters, the optimizer updates these parameters.

@@ -1,8 +1,8 @@
-"""Measure a loader with one setting, in blocks.
+"""Measure a loader with one `LoaderSetting`, for example a number of workers, in blocks.
 
-A signal stops the workers of all settings except the current one::
+SIGSTOP pauses the workers of all settings except the one that is being measured::
 
-    1 worker    ─►▐██████▌                  ▐██████▌                    ▌ stopped by a signal
+    1 worker    ─►▐██████▌                  ▐██████▌                    ▌ paused by SIGSTOP
     2 workers             ─►▐██████▌ ▐██████▌                           ─► prefetched batches, not counted: a worker
     4 workers                       ▐         ...                          that slept made progress meanwhile
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from perfhooks.analysis.comparison.difference import Outcome
 
 BLOCK_S: Final = 0.25
-"""Minimum length of a block in s: about ten times that of a usual batch."""
+"""Minimum length of a block in s: about ten times the time of a usual batch."""
 
 
 class _WorkerClocks(NamedTuple):
@@ -49,7 +49,7 @@ class _WorkerEnded(BaseException):
 
 
 class LoaderRunner:
-    """An endless iteration with one setting. The workers of the loader are stopped between blocks."""
+    """Iterates endlessly over a loader with one `LoaderSetting`, and pauses its workers between blocks."""
 
     _awaited: ClassVar[LoaderRunner | None] = None
 

@@ -69,7 +69,7 @@ class CallComparison:
     """The measurements of `compare_calls`; its text is a table."""
 
     rows: tuple[TimedCall, ...]
-    """Measurements by inputs, threads and call. The first call of each group is the reference."""
+    """Measurements, sorted by inputs, threads and call. The first call of each group is the reference."""
     label: str
     env: str
     statements: dict[str, str] = field(default_factory=dict)
@@ -204,12 +204,12 @@ def compare_calls(
     devices. The state of random numbers, flags and threads is restored.
 
     Args:
-        calls: Functions or statements by name, the reference first. The names are the ``description`` of
+        calls: Functions or statements, keyed by name, the reference first. The names are the ``description`` of
             ``torch.utils.benchmark.Timer``.
         args: Positional arguments of each function.
         kwargs: Keyword arguments of each function; for statements, additional names.
-        inputs: Several sets of inputs: a mapping by name, or a list, whose sets are named after the shapes of their
-            tensors. A set is a list of positional arguments, or a mapping of arguments by name.
+        inputs: Several sets of inputs: a mapping of names to sets, or a list, whose sets are named after the shapes of
+        their tensors. A set is a list of positional arguments, or a mapping of keyword arguments.
         threads: Number of torch's threads, or several numbers; None does not change it.
         setup: Code that runs before a statement.
         globals: Names that statements can use.
@@ -221,7 +221,7 @@ def compare_calls(
         clock: Returns the time in seconds; None selects torch's clock.
 
     Returns:
-        The measurements. Measurements are shown as a table, also at the end of a notebook cell.
+        The measurements, which are shown as a table.
 
     Raises:
         OptionError: There is no call, or an argument has an invalid value.

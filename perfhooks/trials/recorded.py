@@ -95,7 +95,7 @@ class Update:
 
 @dataclass(frozen=True)
 class CountedCalls:
-    """Host calls in counted steps. Costs are device time if the trace contains a device, else host time."""
+    """Host calls in complete steps. Costs are device time if the trace contains a device, else host time."""
 
     trace: Trace
     row: Ints

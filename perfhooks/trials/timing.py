@@ -103,7 +103,7 @@ class Blocks:
 def time_interleaved(
     a: Blocks, b: Blocks, *, seconds: float = SECONDS, longest: float = LONGEST_S, tolerance: float = TOLERANCE
 ) -> Timing:
-    """Time two calls until the comparison is decided, or for ``seconds``. The first `PAIRS` may take ``longest``."""
+    """Time two calls until the comparison is decided, or for ``seconds``. `PAIRS` rounds may take ``longest``."""
     times_a: list[float] = []
     times_b: list[float] = []
     elapsed_s, next_check = 0.0, PAIRS

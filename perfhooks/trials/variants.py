@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     Test = Callable[[PreparedCall], bool]
 
 _EXACT: Final = 1e-3
-"""Maximum difference of results at equal precision. Another order of summation and TF32 differ by less."""
+"""Maximum relative difference between the results of a call and of its variant with the same precision. Another order
+of summation, or TF32, changes them by less.
+"""
 _ROUNDED: Final = 0.05
-"""Maximum difference with 7 or 10 bits of mantissa. Errors of 1% to 2% are usual for bf16."""
+"""Maximum relative difference if the variant has a mantissa of 7 or 10 bits. Errors of 1% to 2% are usual for bf16."""
 _OTHER_WAY: Final = 5 * _EXACT
 _ALIGNED_SIZE: Final = 8
 """Number of float16 in 16 bytes. Tensor cores need multiples of it (NVIDIA, Matrix Multiplication Background)."""

@@ -1,4 +1,4 @@
-"""Find the level changes in a series of runs: a piecewise constant fit with a price per piece.
+"""Find lasting changes of the step time in a series of runs: a piecewise constant fit with a penalty per piece.
 
 Source: asv (airspeed velocity, ``step_detect.py``). A single outlier run does not shift a level.
 """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FORMAT: Final = 2
-"""Format of the JSON of a comparison. 1: first version; 2: with mean and typical (median) step."""
+"""Format of the JSON of a comparison. 1: first version; 2: with mean and median step."""
 
 _MAX_ROWS: Final = 200
 """Maximum reasons in the JSON. The remaining reasons are summed in one row."""

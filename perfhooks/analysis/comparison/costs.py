@@ -236,7 +236,7 @@ def merge_rows(rows: Iterable[tuple[CostKey, KeyCost]]) -> dict[CostKey, KeyCost
 
 
 def merge_small(rows: dict[CostKey, KeyCost], most: int) -> dict[CostKey, KeyCost]:
-    """Merge all except the ``most`` largest rows by part of the step and kind of work."""
+    """Keep the ``most`` largest rows. Merge the others of each part of the step and kind of device work."""
     if len(rows) <= most:
         return rows
     ordered = sorted(rows.items(), key=lambda row: -row[1].nanoseconds)

@@ -29,7 +29,7 @@ _MOST_STEPS: Final = 1000
 """Maximum factor by which a message suggests to increase the number of steps."""
 _POWER: Final = 0.84
 _TAIL: Final = (1 - CONFIDENCE) / 4
-"""Tail probability of four tests: slower and faster, by the typical and by the mean step."""
+"""Tail probability of each of four tests: slower and faster, for the median and for the mean step time."""
 _EDGE_TAIL: Final = (1 - EDGE_CONFIDENCE) / 2
 
 Outcome = Literal["slower", "faster", "same", "undecided"]
@@ -74,7 +74,7 @@ class StepDifference:
     """Degrees of freedom that a further run of each side adds."""
     tolerance: float = TOLERANCE
     share: Callable[[int], float] = lambda _: 1.0
-    """Part of the 1% error budget that a decision may use, by the number of pairs."""
+    """Function from the number of pairs to the part of the 1% error budget that a decision may use."""
 
     @classmethod
     def of(

@@ -242,7 +242,7 @@ class Aligned:
         self._shapeless = shapeless(*keys)
         self._kernel = Kernels(rows_a, rows_b)
         self.renamed = {own: name for name, own in self.modules.items() if name != own and NEW not in own}
-        """Names in B of renamed modules and source lines, by their names in A."""
+        """Names in B of renamed modules and source lines, keyed by their names in A."""
         self.renamed |= {own: name for name, own in self._lines.items()}
         self.host = self._join(a.host, b.host)
         self.device = self._join(a.device, b.device) if a.device and b.device else {}

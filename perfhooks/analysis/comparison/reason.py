@@ -60,7 +60,7 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _MIN_CONTROL_LENGTH: Final = 5e-4
-"""Minimum ratio to the step time of a cost row that estimates the noise. Shorter rows are noisier."""
+"""Minimum time of a cost row that estimates the noise, as a fraction of the step time. Shorter rows are noisier."""
 _MIN_CONTROLS: Final = 10
 
 
@@ -139,7 +139,7 @@ def largest(aligned: Aligned) -> list[Contribution]:
 
 
 def views(aligned: Aligned) -> dict[str, list[Contribution]]:
-    """Return the difference by part, operator, module, line, class and kernel, for the recorded columns."""
+    """Return the difference, grouped by each of part, operator, module, line, class and kernel that was recorded."""
     rows_and_keys: dict[str, tuple[Mapping[CostKey, Pair], Callable[[CostKey], Key]]] = {
         "parts": (aligned.host, lambda key: ("part", key.part)),
         "operators": (aligned.host, lambda key: _key_or_elsewhere("operator", key.operator, key.shapes, key.types)),
@@ -293,7 +293,10 @@ def _sum_by_call(group: Mapping[CostKey, Pair]) -> dict[str, Pair]:
 
 
 def by_collective(aligned: Aligned) -> list[Contribution]:
-    """Return the difference of durations on one rank by collective operation. Computation may hide these durations."""
+    """Return the difference of durations on one rank for each collective operation.
+
+    Computation may hide these durations.
+    """
     a, b = aligned.a, aligned.b
     names = dict.fromkeys(collective.operation for side in (a, b) for collective in side.collectives)
     rows = {CostKey("", operator=name): Pair(_collective_cost(a, name), _collective_cost(b, name)) for name in names}

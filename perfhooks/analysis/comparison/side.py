@@ -41,7 +41,7 @@ class BaselineFile(msgspec.Struct, kw_only=True):
     levels: list[Level] = msgspec.field(default_factory=list)
     windows: Amount = 0
     findings: dict[Text, Text] = msgspec.field(default_factory=dict)
-    """Titles of findings by rule; titles about stragglers by rule, rank and part of the step."""
+    """Titles of findings, keyed by rule; titles about stragglers are keyed by rule, rank and part of the step."""
     ranks: dict[_Rank, _Milliseconds] = msgspec.field(default_factory=dict)
     """Median step time of each rank in ms, unprofiled if available."""
 

@@ -65,7 +65,7 @@ class ProcessPair:
 
     @cached_property
     def counted(self) -> tuple[Sequence[Block], Sequence[Block]]:
-        """Blocks without the first steps of each program.
+        """Blocks after the first steps of each program.
 
         If both programs ran interleaved, blocks with the same index ran one after the other.
         """

@@ -53,7 +53,7 @@ class Verdict:
     others_b: float | None = None
     """Highest CPU use by other programs during a run of B, as a fraction of all CPUs."""
     is_withheld: bool = False
-    """Whether CPU contention without measured waits prevents a decision."""
+    """Whether there is no decision because the runs waited for CPUs and step times minus these waits are unknown."""
     more_steps: int | None = None
     more_runs: int | None = None
 
@@ -95,10 +95,10 @@ def verdict(
     runs are ignored if they would increase the deviation, because their program may have changed.
 
     Returns:
-        ``slower`` if, for the mean or the typical step, the 99% interval lies above 1 and the 90% interval above 1 +
+        ``slower`` if, for the mean or the median step, the 99% interval lies above 1 and the 90% interval above 1 +
         tolerance. ``faster`` is the mirror image. ``same`` if the mean differs by less than the tolerance, its 90%
-        interval lies within 2.5 times the tolerance, and the typical step does not differ. Otherwise
-        ``undecided``. With one run per side and no earlier runs, the verdict is never ``same``.
+        interval lies within 2.5 times the tolerance, and the median step does not differ. Otherwise ``undecided``. With
+        one run per side and no earlier runs, the verdict is never ``same``.
     """
     runs = [*a, *b]
     is_far_counted = max(_outlier_rate(a), _outlier_rate(b)) >= OFTEN

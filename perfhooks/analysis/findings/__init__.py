@@ -1,6 +1,6 @@
 """Findings: problems of a window. Each rule reports one kind.
 
-The docstring of a rule ends with measurements of the fix.
+Its docstring names thresholds and data, and whether the gain of the fix was measured.
 """
 
 from __future__ import annotations

@@ -25,12 +25,12 @@ _GEMM, _FORWARD, _GRADIENT, _TANH = range(4)
 def written_out_attention(window: Evidence) -> Iterator[Finding]:
     """A softmax between two batched GEMMs, with these GEMMs, takes 5% of the step or more, forward or backward.
 
-    Source: `HEAVY`; operators of one thread and one step, outside of torch's own attention, with no other GEMM and no
-    activation between them. Additive attention, whose scores come from a ``tanh``, does not count. Attention with one
-    query (known from recorded shapes) does not count either, because it has no matrix of scores. The time is that of
-    all work launched from the first to the last GEMM, on a device if there is one.
+    Threshold: `HEAVY`. The operators run on one thread in one step, outside of torch's own attention, with no other
+    GEMM and no activation between them. Additive attention, whose scores come from a ``tanh``, does not count.
+    Attention with one query (known from recorded shapes) does not count either, because it has no matrix of scores. The
+    time is that of all work launched from the first to the last GEMM, on a device if there is one.
 
-    Not measured on a device, so the gain is an upper bound.
+    The gain was not measured on a device, so it is an upper bound.
     """
     _, begin, end = _find_attention(window)
     if not len(begin):

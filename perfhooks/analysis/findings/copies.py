@@ -27,11 +27,10 @@ STAGED_BYTES: Final = 64 * 1024
 def only_copies(window: Evidence) -> Iterator[Finding]:
     """The trace has copies, but no kernels and no launches of kernels.
 
-    Source: the records of the copies, and the bus of the device by its datasheet (`perfhooks.trace.limits`). If all
-    copies are within the device, the limit is the memory, which a copy both reads and writes. Copies between devices
-    have an unknown link.
+    The limit is the bus of the device by its datasheet (`perfhooks.trace.limits`). If all copies are within the device,
+    the limit is the memory, which a copy both reads and writes. Copies between devices have an unknown link.
 
-    Not measured.
+    The gain was not measured.
     """
     trace = window.trace
     is_alone = not len(trace.rows(Kind.KERNEL)) and not len(device.launch_calls(trace))
@@ -85,10 +84,10 @@ def _direction_lines(text: FindingText, table: pl.DataFrame) -> list[EvidenceLin
 def blocking_copies(window: Evidence) -> Iterator[Finding]:
     """Copies of more than 64 KB from unpinned memory take 1% of the step or more while no kernel runs.
 
-    Source: `STAGED_BYTES` and `evidence.NOTABLE`. ROCm traces do not distinguish pinned from pageable memory, so copies
-    count there if their call waits for them.
+    Thresholds: `STAGED_BYTES`, `evidence.NOTABLE`. ROCm traces do not distinguish pinned from pageable memory, so
+    copies count there if their call waits for them.
 
-    Not measured.
+    The gain was not measured.
     """
     rows, trace = _unpinned(window), window.trace
     if not len(trace.rows(Kind.KERNEL)):
@@ -108,12 +107,12 @@ def blocking_copies(window: Evidence) -> Iterator[Finding]:
 def held_by_copies(window: Evidence) -> Iterator[Finding]:
     """Copy calls block the host for 1% of the step or more, while no kernel runs and the host waits for no kernel.
 
-    Source: `evidence.NOTABLE`; copy calls longer than `device.BLOCKED_NS` count, on threads that launch kernels. The
+    Threshold: `evidence.NOTABLE`. Copy calls longer than `device.BLOCKED_NS` count, on threads that launch kernels. The
     time of other device work, of its gaps up to `device.LATENCY_NS`, and of `blocking_copies` does not count. A copy
     from or to unpinned memory makes the call wait. If the call must first allocate memory or touch new pages, the copy
     begins late, and the device is idle. Calls that wait for earlier, delayed work belong to `machine.shared_device`.
 
-    Not measured.
+    The gain was not measured.
     """
     trace = window.trace
     if not window.is_device_traced:

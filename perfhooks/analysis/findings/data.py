@@ -55,13 +55,13 @@ class _Fix(NamedTuple):
 def waiting_for_data(window: Evidence) -> Iterator[Finding]:
     """The loop waits for the next batch for 5% of the step or more, while no device works.
 
-    Source: `HEAVY`; the wait of unprofiled steps if the timeline has it, otherwise ``data_ms`` of the table of steps.
-    Moments of device work do not count. Recording with stacks can double the time of a batch.
+    Threshold: `HEAVY`, for the wait of unprofiled steps if the timeline has it, otherwise ``data_ms`` of the table of
+    steps. Moments of device work do not count. Recording with stacks can double the time of a batch.
 
-    Measured: on the host, if a batch takes longer to make than to transfer (`TRANSFER_MS`) and CPUs are free. On a busy
-    host with two cores, two workers reduced the time of a batch from 118 to 83 ms. The gain also holds with a device,
-    because the host waits for batches there, too. `perfhooks.analysis.findings.loader_plan` computes the number of
-    workers and its effect. Other fixes were not measured: their gain is an upper bound.
+    The gain was measured on the host, with free CPUs and batches that take longer to make than to transfer
+    (`TRANSFER_MS`). On a busy host with two cores, two workers reduced the time of a batch from 118 to 83 ms. The gain
+    also holds with a device, because the host waits for batches there, too. Other fixes were not measured: their gain
+    is an upper bound.
     """
     fetches = fetch_ranges(window)
     wait = _data_wait(window, fetches)

@@ -205,7 +205,7 @@ class Evidence(WindowSteps):
         return len(self.launched_by(rows)) > 0 or len(device.around(self.trace, launches, rows)) > 0
 
     def cost(self, rows: Ints) -> tuple[float, float]:
-        """Return the time of operators in ms per step, and the maximum gain on their host or device in ms."""
+        """Return the time of operators and its largest possible reduction in ms per step, on the device or the host."""
         work = self.launched_by(rows)
         if len(work):
             return self.device_ms(work), self.device_limit_ms

@@ -26,7 +26,7 @@ MAJOR: Final = 0.1
 """Minimum share of the step, or of the run, if the fix is uncertain: the threshold of torch_tb_profiler's rule on
 communication."""
 DOMINANT: Final = 0.2
-"""Minimum share of the step for the sum of many small costs that one fix reduces."""
+"""Minimum share of the step for many small costs together, if one fix reduces them all."""
 MANY: Final = 20
 """Minimum repetitions of a collective or operator in a step. DDP needs one collective per 25 MiB of gradients."""
 LINE: Final = re.compile(r"[^\s(]\S*\.py(?:\(\d+\)|:\d+\)|(?=: ))")
@@ -74,7 +74,7 @@ class Finding:
     basis: str = ""
     """Text that names the steps on which the gain, the title and the evidence are based."""
     values: dict[str, Value] = field(default_factory=dict)
-    """Values that the title contains, by field name."""
+    """Values that the title contains, keyed by field name."""
     version: str = ""
     """Name of the alternative title in the texts of the rule; empty for the usual title."""
 

@@ -47,11 +47,11 @@ class _Preparation(NamedTuple):
 def launch_preparation(window: Evidence) -> Iterator[Finding]:
     """The device idles for 10% of the step or more before launches of one kernel, and hardly before other launches.
 
-    Source: `MAJOR`, `intervals.NEARLY_ALL`. Idle time counts if the launching thread ran operators, code between
+    Thresholds: `MAJOR`, `intervals.NEARLY_ALL`. Idle time counts if the launching thread ran operators, code between
     operators, or if nothing was recorded on it. Kernels of one template, or with names that differ only in numbers,
     count as one. The kernel is launched several times in a step, and in at most half of all launches.
 
-    Not measured, because the gain of the fix depends on the preparation.
+    The gain was not measured, because it depends on the preparation.
     """
     preparation = _find_preparation(window)
     if preparation is None:
@@ -129,13 +129,12 @@ def _stacks_note(text: FindingText, window: Evidence) -> list[EvidenceLine]:
 def host_bound(window: Evidence) -> Iterator[Finding]:
     """The device idles for 20% of the step or more because the host has not launched its next work yet.
 
-    Source: `DOMINANT`, `MANY_LAUNCHES`. Idle time (`perfhooks.trace.tables.device_time`) counts if the launching thread
-    ran operators, code between operators or the launch, or if nothing was recorded on it. Gaps longer than 5 ms do not
-    count. Measured profiler overhead is subtracted. If graphs are replayed, a few launches are enough for a finding.
-    There is no finding while a graph is captured. Kernels and waits of the steps decide whether CUDA graphs fit
-    (`perfhooks.analysis.findings.replays`).
+    Thresholds: `DOMINANT`, `MANY_LAUNCHES`. Idle time (`perfhooks.trace.tables.device_time`) counts if the launching
+    thread ran operators, code between operators or the launch, or if nothing was recorded on it. Gaps longer than 5 ms
+    do not count. Measured profiler overhead is subtracted. If graphs are replayed, a few launches are enough for a
+    finding. There is no finding while a graph is captured.
 
-    Not measured.
+    The gain was not measured.
     """
     trace = window.trace
     if not window.is_device_traced or captures.by_thread(trace):
@@ -176,10 +175,10 @@ def _versions_of_launching(window: Evidence, *, has_replays: bool) -> list[str]:
 def synchronisation(window: Evidence) -> Iterator[Finding]:
     """The host waits for the device, which then idles until the next launch, for 1% of the step or more.
 
-    Source: `evidence.NOTABLE`. Idle time counts if it begins during the wait and ends with the next work in the step,
-    up to the length of the wait.
+    Threshold: `evidence.NOTABLE`. Idle time counts if it begins during the wait and ends with the next work in the
+    step, up to the length of the wait.
 
-    Not measured.
+    The gain was not measured.
     """
     waits = window.synchronisations.filter(pl.col("host_ms") > 0)
     if not waits.height or not window.is_device_traced:
@@ -210,11 +209,11 @@ def synchronisation(window: Evidence) -> Iterator[Finding]:
 def device_pauses(window: Evidence) -> Iterator[Finding]:
     """The device idles for 10% of the step or more in pauses of 5 ms or longer without another explanation.
 
-    Source: `MAJOR`. Idle time (`perfhooks.trace.tables.device_time`) in gaps of 5 ms or longer counts if the launching
-    thread ran operators or code between operators. Idle time does not count if the thread waited for data or the
-    device, validated, saved, allocated memory, or did one-time work.
+    Threshold: `MAJOR`. Idle time (`perfhooks.trace.tables.device_time`) in gaps of 5 ms or longer counts if the
+    launching thread ran operators or code between operators. Idle time does not count if the thread waited for data or
+    the device, validated, saved, allocated memory, or did one-time work.
 
-    Not measured: the gain of the fix depends on the work of the host in the pauses.
+    The gain was not measured, because it depends on the work of the host in the pauses.
     """
     if not window.is_device_traced:
         return
@@ -270,11 +269,11 @@ def _idle_after_waits(window: Evidence, begin: Ints, end: Ints) -> Ints:
 def allocator_churn(window: Evidence) -> Iterator[Finding]:
     """Steps call ``cudaMalloc`` or ``cudaFree`` at least once each, for 1% of their time or more.
 
-    Source: `evidence.NOTABLE`. Without step marks, the recording may be the start of a program, so calls count from the
-    first release of memory after 10% of all launches (`perfhooks.trace.nesting.starts.is_first`). There is no finding
-    if one-time work takes most of the recording.
+    Threshold: `evidence.NOTABLE`. Without step marks, the recording may be the start of a program, so calls count from
+    the first release of memory after 10% of all launches (`perfhooks.trace.nesting.starts.is_first`). There is no
+    finding if one-time work takes most of the recording.
 
-    Not measured.
+    The gain was not measured.
     """
     rows = window.matching(runtime_calls.ALLOCATOR, Kind.RUNTIME)
     if not window.are_numbered:

@@ -35,11 +35,11 @@ FAR: Final = 0.3
 def slow_convolution(window: Evidence) -> Iterator[Finding]:
     """Convolutions by unfolding (``_slow_conv2d``, ...) take 5% of the step or more while oneDNN is off.
 
-    Source: `HEAVY`, `UNFOLDED`; the library settings of the recorded process (`Circumstances`). If oneDNN is on, torch
-    uses unfolding only when it is faster. If the setting is unknown, one convolution in the library shows that it is
-    on. In float64, a CPU has no other implementation; see `float64_products`.
+    Threshold: `HEAVY`. `Circumstances` has the library settings of the recorded process. If oneDNN is on, torch uses
+    unfolding only when it is faster. If the setting is unknown, one convolution in the library shows that it is on. In
+    float64, a CPU has no other implementation; see `float64_products`.
 
-    Measured: on a CPU, see `UNFOLDED`. The gain on a device was not measured and is an upper bound.
+    The gain was measured on a CPU, see `UNFOLDED`. On a device it is an upper bound.
     """
     rows = window.matching(operators.UNFOLDING, Kind.OP)
     rows = rows[~np.isin(rows, in_float64(window, rows))]
@@ -78,9 +78,10 @@ def _is_library_on(window: Evidence, *, on_device: bool) -> bool:
 def layout_conversions(window: Evidence) -> Iterator[Finding]:
     """Kernels that convert images between NCHW and NHWC take 1% of the step or more.
 
-    Source: `evidence.NOTABLE`; kernels of cuDNN and MIOpen by their names. Tensor cores need the channels-last layout.
+    Threshold: `evidence.NOTABLE`. The names of the kernels are those of cuDNN and MIOpen. Tensor cores need the
+    channels-last layout.
 
-    Not measured.
+    The gain was not measured.
     """
     rows = window.work_named(device_work.LAYOUT, Kind.KERNEL)
     time_ms = window.device_ms(rows)
@@ -120,10 +121,9 @@ def kernels_below_limit(window: Evidence) -> Iterator[Finding]:
 
     Kernels of unfused attention do not count, and kernels below 10 us, because constant overhead dominates them.
 
-    Source: `FAR`, `MAJOR`; operations and bytes from the recorded shapes of the launching operators
-    (`perfhooks.trace.limits`), and the peaks of the device.
+    Thresholds: `FAR`, `MAJOR`. The recorded shapes of the launching operators determine operations and bytes.
 
-    Not measured, because the gain of the fix depends on the kernels that exist for these shapes.
+    The gain was not measured, because it depends on the kernels that exist for these shapes.
     """
     trace, places = window.trace, window.work
     sums = rates.of_work(trace)
@@ -174,11 +174,11 @@ def by_shape(
 def fusable_chains(window: Evidence) -> Iterator[Finding]:
     """Consecutive elementwise kernels, reductions and copies take 20% or more of a step that the device limits.
 
-    Source: `DOMINANT`, `intervals.MOST`; the categories of `perfhooks.trace.tables.categories` in the order of each
-    stream. Kernels of the optimizer do not count. There is no finding if compiled code runs. A fused kernel reads and
-    writes at least as much as the longest kernel of its chain, so the gain excludes the time of that kernel.
+    Thresholds: `DOMINANT`, `intervals.MOST`. The kernels of a chain are adjacent on their stream. Kernels of the
+    optimizer do not count. There is no finding if compiled code runs. A fused kernel reads and writes at least as much
+    as the longest kernel of its chain, so the gain excludes the time of that kernel.
 
-    Not measured: the gain is an upper bound.
+    The gain was not measured and is an upper bound.
     """
     if window.share(window.mean("device_busy_ms")) < intervals.MOST or _is_compiled(window):
         return

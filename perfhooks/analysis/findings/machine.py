@@ -30,9 +30,9 @@ LATE_NS: Final = 1_000_000
 def busy_machine(window: Evidence) -> Iterator[Finding]:
     """The thread of the steps waited for a CPU for 5% of its time or more.
 
-    Source: `perfhooks.run.circumstances.BUSY`; the counters of Linux, see `perfhooks.record.watch.counters`.
+    Threshold: `perfhooks.run.circumstances.BUSY`, for Linux's run-queue wait (`perfhooks.record.watch.counters`).
 
-    Not measured: the finding has no estimated gain.
+    The finding has no estimated gain.
     """
     circumstances = window.capture.circumstances
     if not window.is_busy:
@@ -48,9 +48,9 @@ def busy_machine(window: Evidence) -> Iterator[Finding]:
 def held_clocks(window: Evidence) -> Iterator[Finding]:
     """Counters were sampled inside the device. CUPTI fixes the device clocks during sampling.
 
-    Source: the check ``clocks-locked`` of `perfhooks.trace.tables.checks`.
+    The check ``clocks-locked`` of `perfhooks.trace.tables.checks` detects them.
 
-    Not measured: the finding has no estimated gain.
+    The finding has no estimated gain.
     """
     sampled = window.tables.checks.filter(name=labels.CLOCKS_CHECK)
     if not sampled.height:
@@ -66,9 +66,9 @@ def lowered_clock(window: Evidence) -> Iterator[Finding]:
     At least half of the extra time must be device work, with no more kernels than in other steps. A waiting device
     lowers its clock too, but then the clock is not the cause of the long step.
 
-    Source: the counters in MHz of `perfhooks.trace.tables.counters`, over steps with samples.
+    The clocks are the counters in MHz of `perfhooks.trace.tables.counters`, over steps with samples.
 
-    Not measured.
+    The gain was not measured.
     """
     clocks = window.tables.counters.filter((pl.col("unit") == "MHz") & (pl.col("mean") > 0), pl.col("covered_ms") > 0)
     samples = clocks.drop_nulls("integral").join(window.steps.drop_nulls("step"), on="step")
@@ -112,7 +112,7 @@ def shared_device(window: Evidence) -> Iterator[Finding]:
     not count, because they may need time to begin. There is no finding if host functions, or waits that an NPU does
     not record, may delay streams, or if the trace has only some of the kernels.
 
-    Not measured.
+    The gain was not measured.
     """
     trace, gaps = window.trace, window.idle
     if not window.is_device_traced or _may_wait_unrecorded(window):
@@ -150,9 +150,9 @@ def _may_wait_unrecorded(window: Evidence) -> bool:
 def profiler_overhead(window: Evidence) -> Iterator[Finding]:
     """A profiled step takes at least 1.5 times as long as an unprofiled one.
 
-    Source: `LARGE`; medians of the run's timeline.
+    Threshold: `LARGE`, for medians of the run's timeline.
 
-    Not measured: the finding has no estimated gain.
+    The finding has no estimated gain.
     """
     cost = window.capture.cost
     if not cost.is_large or window.capture.circumstances.is_busy:

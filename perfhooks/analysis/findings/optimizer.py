@@ -29,11 +29,11 @@ _AT_ONCE: Final = rf"{operators.MANY_TENSORS}|{ranges.COMPILED}"
 def optimizer_loop(window: Evidence) -> Iterator[Finding]:
     """The update loops over 20 parameters or more, and takes 5% of the step or more.
 
-    Source: `HEAVY`, `MANY`, `SAVED`. In ``Optimizer.step``, one in-place operator runs 20 times or more. Its closure
-    and the creation of state do not count. No operator works on many tensors at once (``_foreach_``, ``_fused_``), and
-    none is compiled. Only optimizers of torch with a fused implementation count.
+    Thresholds: `HEAVY`, `MANY`. In ``Optimizer.step``, one in-place operator runs 20 times or more. Its closure and the
+    creation of state do not count. No operator works on many tensors at once (``_foreach_``, ``_fused_``), and none is
+    compiled. Only optimizers of torch with a fused implementation count.
 
-    Measured: on a CPU, see `SAVED`. The gain on a device was not measured and is an upper bound.
+    The gain was measured on a CPU, see `SAVED`. On a device it is an upper bound.
     """
     updates, name = _updates(window), _optimizer(window)
     creation = window.spans(_within(window, window.matching(operators.MAKING_STATE, Kind.OP), updates))
@@ -79,10 +79,10 @@ def _optimizer(window: Evidence) -> str:
 def zeroed_gradients(window: Evidence) -> Iterator[Finding]:
     """Gradients are filled with zeros instead of being dropped, which costs 1% of the step or more.
 
-    Source: `evidence.NOTABLE`. The operators that fill gradients in ``Optimizer.zero_grad`` count, and one addition in
-    ``AccumulateGrad`` per filled gradient. Further additions accumulate gradients.
+    Threshold: `evidence.NOTABLE`. The operators that fill gradients in ``Optimizer.zero_grad`` count, and one addition
+    in ``AccumulateGrad`` per filled gradient. Further additions accumulate gradients.
 
-    Measured: on a CPU with one thread, the fix saved 27% of ``examples/bad/zeroed_gradients.py`` and 34 to 46% with a
+    Measured on a CPU with one thread: the fix saved 27% of ``examples/bad/zeroed_gradients.py`` and 34 to 46% with a
     large embedding. The fix cost 11 to 52% in two layers of 2,048, because new memory for large gradients causes page
     faults. The gain is therefore an upper bound.
     """

@@ -48,11 +48,11 @@ class Capability(enum.IntEnum):
 def float32_products(window: Evidence) -> Iterator[Finding]:
     """Kernels that multiply float32 without tensor cores take 5% of the step or more, on a device with tensor cores.
 
-    Source: `HEAVY`, `SAVED`; the names of the kernels and the compute capability of the device, which
-    must be from NVIDIA. If other GEMMs or convolutions run as TF32, or an operator allows it, TF32 is on. Then the
-    library chose these kernels itself, and there is no finding. Products that are bound by memory do not count.
+    Threshold: `HEAVY`. Kernels are detected by name, on NVIDIA devices with tensor cores. If other GEMMs or
+    convolutions run as TF32, or an operator allows it, TF32 is on. Then the library chose these kernels itself, and
+    there is no finding. Products that are bound by memory do not count.
 
-    Not measured.
+    The gain was not measured.
     """
     if window.gpu is None or window.gpu[1] < Capability.VOLTA:
         return
@@ -119,10 +119,9 @@ def _version_of_products(window: Evidence, rows: Ints) -> str:
 def float64_products(window: Evidence) -> Iterator[Finding]:
     """GEMMs and convolutions of float64 tensors take 5% of the step or more.
 
-    Source: `HEAVY`, `SAVED`; the input types, which ``record_shapes`` records. Scalars (tensors without dimensions) do
-    not count.
+    Threshold: `HEAVY`. ``record_shapes`` records the input types. Scalars (tensors without dimensions) do not count.
 
-    Measured: on a CPU, see `SAVED`. The gain on a device was not measured and is an upper bound.
+    The gain was measured on a CPU, see `SAVED`. On a device it is an upper bound.
     """
     rows = in_float64(window, window.matching(operators.GEMMS, Kind.OP))
     if not len(rows):
@@ -152,11 +151,11 @@ def unaligned_products(window: Evidence) -> Iterator[Finding]:
     GEMMs of unfused attention do not count, because a fused kernel needs no padding. GEMMs that are bound by memory do
     not count, because padding increases the bytes that they read.
 
-    Source: `HEAVY`; kernels of CUTLASS, whose names have the number of elements per load (``align1``), and NVIDIA's
-    "Matrix Multiplication Background User's Guide": GEMMs are fastest if dimensions are multiples of 16 bytes. The
-    sizes come from the launching operators; ``record_shapes`` records them.
+    Threshold: `HEAVY`. Names of CUTLASS kernels have the number of elements per load (``align1``). By NVIDIA's "Matrix
+    Multiplication Background User's Guide", GEMMs are fastest if dimensions are multiples of 16 bytes. The sizes come
+    from the launching operators; ``record_shapes`` records them.
 
-    Not measured.
+    The gain was not measured.
     """
     rows = window.work_named(device_work.UNALIGNED, Kind.KERNEL)
     rows = rows[~np.isin(rows, attention.unfused_work(window)) & ~np.isin(rows, _memory_bound(window))]
@@ -198,12 +197,12 @@ def _not_multiples(shapes: object, multiple: int) -> list[int]:
 def weight_bound_products(window: Evidence) -> Iterator[Finding]:
     """GEMVs, and GEMMs with few rows, that are bound by reading their weights take 10% of the step or more.
 
-    Source: `MAJOR`; operations and bytes from the recorded shapes (`perfhooks.trace.limits`) and the peaks of the
-    device. Moving data takes longer than computing, most of the bytes are the weight, and the kernel reaches 30% of the
-    limit or more. Without shapes, GEMVs are detected by kernel names. Batched products do not count, because they have
-    no weights. Products of the backward pass do not count, because their second factor may be an input.
+    Threshold: `MAJOR`. Recorded shapes determine operations and bytes. Moving data takes longer than computing, most of
+    the bytes are the weight, and the kernel reaches 30% of the limit or more. Without shapes, GEMVs are detected by
+    kernel names. Batched products do not count, because they have no weights. Products of the backward pass do not
+    count, because their second factor may be an input.
 
-    Not measured.
+    The gain was not measured.
     """
     rows = _weight_bound(window)
     time_ms = window.device_ms(rows)
@@ -248,10 +247,10 @@ def _memory_bound(window: Evidence) -> Ints:
 def own_products(window: Evidence) -> Iterator[Finding]:
     """Matrix products by custom kernels take 10% of the step or more.
 
-    Source: `MAJOR`; kernels that no library operator launched, with plain names (for example from C or Triton) that
-    no library uses. Kernels of a replayed graph do not count, because their launching operator is unknown.
+    Threshold: `MAJOR`. No library operator launched the kernels, and no library uses their plain names (for example
+    from C or Triton). Kernels of a replayed graph do not count, because their launching operator is unknown.
 
-    Not measured, because the gain of the fix depends on the custom kernels.
+    The gain was not measured, because it depends on the custom kernels.
     """
     trace = window.trace
     rows, launch = trace.device_rows[window.work], trace.launches[window.work]

@@ -80,11 +80,11 @@ def _work_of_part(rows: list[RareWork], steps: Steps, framework: str) -> Rare | 
 def validation_in_steps(work: Rare) -> Iterator[Finding]:
     """Validation takes 10% of the run or more.
 
-    Source: `MAJOR`; the time of each validation of the run, in ``rank0.rare.csv``. Integrations know when their
+    Threshold: `MAJOR`, for the validation times of the run in ``rank0.rare.csv``. Integrations know when their
     framework validates. ``perfhooks run`` treats each pass over a DataLoader without an update or a backward pass as a
     validation. Other programs mark a validation with the label ``validation``.
 
-    Not measured, because half as many validations take half of the time.
+    The gain was not measured: half as many validations take half of the time.
     """
     if work.share >= MAJOR:
         yield from work.finding("validation-in-steps")
@@ -93,7 +93,7 @@ def validation_in_steps(work: Rare) -> Iterator[Finding]:
 def checkpoint_in_steps(work: Rare) -> Iterator[Finding]:
     """Saving checkpoints takes 5% of the run or more.
 
-    Source: `HEAVY`; the checkpoint times of the run, in ``rank0.rare.csv``. ``perfhooks run`` times
+    Threshold: `HEAVY`, for the checkpoint times of the run in ``rank0.rare.csv``. ``perfhooks run`` times
     ``torch.save`` on the main thread. Other runs need the label ``checkpoint``.
 
     Measured: writing in a thread saved no time on two cores. Half as many checkpoints save half of their time.

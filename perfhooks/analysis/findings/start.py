@@ -24,11 +24,11 @@ SOONEST: Final = 10
 def recorded_start(window: Evidence) -> Iterator[Finding]:
     """One-time work takes 10% of the profiled time or more, or only first steps of the program were profiled.
 
-    Source: `MAJOR`, `SOONEST`; the first steps are the first three of a process. One-time work includes
-    loading kernels, creating a context, the first compilation, capturing graphs and trying out convolutions
+    Threshold: `MAJOR`. The first steps are the first three of a process. One-time work includes loading kernels,
+    creating a context, the first compilation, capturing graphs and trying out convolutions
     (`perfhooks.trace.nesting.starts`). If the last profiled step compiles too, the finding is `recompilation`.
 
-    Not measured, because the fix only changes which steps are profiled.
+    The gain was not measured: the fix only changes which steps are profiled.
     """
     startup = window.startup
     one_time = intervals.joined(*startup.values())

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 def unnamed_time(window: Evidence) -> Iterator[Finding]:
     """At least 20% of a training step is code outside of torch, while no device works.
 
-    Source: `intervals.MOST`; the time is ``other_ms`` of the table of steps, minus operators and device work. Inference
-    steps have no named parts, so they do not count. If a profiled step takes at least 1.5 times as long as an
+    Threshold: `intervals.MOST`. The time is ``other_ms`` of the table of steps, minus operators and device work.
+    Inference steps have no named parts, so they do not count. If a profiled step takes at least 1.5 times as long as an
     unprofiled one, this time may be profiler overhead. If the training waited for CPUs, the step with the smallest
     share counts, because waits for a CPU hit single steps.
 
-    Not measured, because the gain of the fix depends on that code.
+    The gain was not measured, because it depends on that code.
     """
     is_recorder = window.step_ms >= LARGE * window.unprofiled_ms and not window.capture.explains
     if _unnamed_share(window) <= 1 - MOST or not window.mean("backward_ms") or is_recorder:

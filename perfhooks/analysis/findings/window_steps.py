@@ -118,7 +118,7 @@ class WindowSteps:
 
     @cached_property
     def startup(self) -> dict[str, Intervals]:
-        """Intervals of one-time work by name. Compilation is not one-time work if the last step compiles."""
+        """Intervals of each kind of one-time work. Compilation is not one-time work if the last step compiles."""
         by_name = {
             name: intervals.intersect(intervals_of_name, self.windows)
             for name, intervals_of_name in starts.by_kind(self.trace).items()

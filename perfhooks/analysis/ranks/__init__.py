@@ -41,11 +41,12 @@ def gather(
         Plain data. Tables are dictionaries of columns:
 
         * ``world_size`` (None if unknown) and ``ranks``, all ranks with files;
-        * ``windows`` by stage and step: ``name stage first last``, and
+        * ``windows``, sorted by stage and step: ``name stage first last``, and
 
           * ``ranks`` (see `steps.of_ranks`) with ``offset_ms`` of its clock, and ``steps`` (see `steps.of_steps`);
           * ``own``: work time of each rank in each step, without waits for other ranks; empty above `_MAX_CELLS`;
-          * ``collectives`` by kind, and ``worst``: those with the longest waits; ``matched`` and ``unmatched`` rows;
+          * ``collectives``, one row per kind, and ``worst``: those with the longest waits; ``matched`` and
+          ``unmatched`` rows;
           * ``large_bytes``: size of the smallest large collective, see `collectives.large`;
           * ``host_ahead``: whether the devices need more time than the hosts;
           * ``clocks``: ``error_ms``, ``error_95_ms`` and ``ranks``, the number of aligned ranks;
@@ -87,7 +88,7 @@ def gather(
 def compare(
     name: str, step_tables: Mapping[int, pl.DataFrame], collective_tables: Mapping[int, pl.DataFrame]
 ) -> dict[str, Any]:
-    """Return the input of `findings` from the tables of one window, by rank."""
+    """Return the input of `findings` from the tables of each rank of one window."""
     return {"windows": [_compare_window(files.of_tables(name, step_tables, collective_tables))]}
 
 

@@ -17,7 +17,9 @@ _CONVERGED_MS: Final = 1e-4
 @dataclass(frozen=True)
 class Clocks:
     offset_ms: Mapping[int, float] = field(default_factory=dict)
-    """Offset in ms to add to times of a rank. It converts to the clock of the lowest rank with common collectives."""
+    """Offset to add to the times of each rank, in ms. It is 0 for the lowest of the ranks that common collectives
+    connect.
+    """
     error_ms: float | None = None
     error_95_ms: float | None = None
 

@@ -138,7 +138,7 @@ def by_collective(matched: Matched) -> pl.DataFrame:
 
 
 def kinds(collectives: pl.DataFrame) -> pl.DataFrame:
-    """Summarize `by_collective` by operation, group size, type and message size, the longest total first.
+    """Summarize `by_collective` for each operation, group size, type and message size, the longest total first.
 
     Times and bandwidth are medians, except ``longest_wait_ms``.
     """

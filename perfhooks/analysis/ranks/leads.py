@@ -1,4 +1,4 @@
-"""Find the rank that the other ranks wait for, from unprofiled steps: the frontier of the stages of a step.
+"""Find the rank that the other ranks wait for, from the times of unprofiled steps.
 
 Ranks synchronize once per step, in the backward pass, where they reduce gradients. Each step is therefore measured from
 one synchronization to the next, by each rank's own clock::

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from perfhooks.report.page.findings_file import FindingsFile
 
 _STEPS: Final = 16
-"""Five blocks after the untimed steps."""
+"""Minimum steps of a trial: five blocks after the untimed steps."""
 _SECONDS: Final = 5.0
-"""As long as the start of torch."""
+"""Minimum time of a trial in s: as long as the start of torch."""
 _LONGER: Final = 4
 
 

@@ -69,7 +69,7 @@ class Owner:
         return len(self._signals) > 1
 
     def check(self) -> None:
-        """Raise a ComparisonEndError for the first signal, once."""
+        """Raise a ComparisonEndError once: after a signal, the death of perfhooks or the time limit."""
         is_late = time.monotonic() > self.ends
         if not self._is_ending and (self._signals or self.is_orphan or is_late):
             self._is_ending = True

@@ -122,7 +122,7 @@ class Schedule:
         return cls(**values)
 
     def to_dict(self) -> dict[str, int]:
-        """Return all six fields by name. ``Schedule.of`` accepts them."""
+        """Return a mapping with all six fields. ``Schedule.of`` accepts them."""
         return asdict(self)
 
     @property

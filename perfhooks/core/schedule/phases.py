@@ -22,14 +22,11 @@ class Planned(NamedTuple):
 
 
 class Phases(Protocol):
-    def phase(self, step: int) -> Phase:
-        """Return the phase of a step."""
+    def phase(self, step: int) -> Phase: ...
 
-    def opens(self, step: int) -> bool:
-        """Return whether a step is the first of a window."""
+    def opens(self, step: int) -> bool: ...
 
-    def ends(self, step: int) -> bool:
-        """Return whether a step is the last of a window."""
+    def ends(self, step: int) -> bool: ...
 
     def next_change(self, step: int) -> int | None:
         """Return the next later step with another phase or window; None without one."""

@@ -18,7 +18,7 @@ LONGEST_WAIT_S: Final = 20.0
 FEWEST_STEPS: Final = 3
 """Minimum steps of a window. Windows after a signal or a slow step have this length."""
 SHORTEST_S: Final = 0.3
-"""Minimum time of a window in s. A shorter window would show only untypical single steps."""
+"""Minimum time of a window in s. A shorter window may contain only unusual steps."""
 MOST_STEPS: Final = 100
 ENOUGH_OPERATORS: Final = 5_000
 """Number of recorded operators after which a window ends. Recording them costs the training 0.03 s and 13 MB of memory.

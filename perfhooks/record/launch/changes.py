@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _NOTED_CALLS: Final = 20
 _CPU_LOSSES: Final = 100
-"""Fused Adam rounds differently within 50 steps."""
+"""Number of first losses to compare on a CPU. Rounding of fused Adam changes the losses within 50 steps."""
 
 
 def listen(request: Request) -> None:

@@ -38,7 +38,7 @@ try:
 finally:
     shutil.rmtree(sys.argv[4], ignore_errors=True)
 """
-"""Code of the detached process. Without perfhooks, imported at the end, the wait needs a fifth of the memory."""
+"""Code of the detached process. It imports perfhooks after the wait, so that the wait needs a fifth of the memory."""
 
 
 def is_possible() -> bool:

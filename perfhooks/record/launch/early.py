@@ -57,7 +57,7 @@ class StartupRecorder:
         """Profilers of an integration. Any other profiler means that the script profiles itself."""
         self.is_new = True
         self._not_before: float | None = None
-        """Earliest start, in seconds of the monotonic clock; None before the first event."""
+        """Earliest start of the recording, in seconds of the monotonic clock; None before the first event."""
         self.is_recording = False
         self._is_closed = False
         self._unrecorded = 0

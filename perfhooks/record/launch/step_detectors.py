@@ -1,11 +1,11 @@
 """Step detectors: rules that decide which event ends a step, and when one rule replaces another.
 
-A *fetch* gets a batch from a DataLoader. An *update* is a call of ``optimizer.step``. In a *round* each optimizer
-steps. A fetch ends a step if an optimizer has stepped since the last step. Updates that follow each other without a
-fetch are steps. With several optimizers, the last update of a round ends the step. Fetches without updates are steps.
-If a program has no optimizer by its twentieth backward pass, each pass counts as an update.
+A *fetch* gets a batch from a DataLoader. An *update* is a call of ``optimizer.step``. A *round* is a sequence of
+updates in which each optimizer steps. A fetch ends a step if an optimizer has stepped since the last step. Updates that
+follow each other without a fetch are steps. With several optimizers, the last update of a round ends the step. Fetches
+without updates are steps. If a program has no optimizer by its twentieth backward pass, each pass counts as an update.
 
-A new profiler starts with each of the three detectors that detect steps::
+A new profiler starts when ByLoader, ByBatches or PeriodDetector becomes the detector::
 
                       a fetch                       20 fetches, no update at all
     Undecided ──────────────────────► ByLoader ────────────────────────────────────► ByBatches
@@ -51,7 +51,7 @@ _SURE_STEPS: Final = 2
 because some programs read their loader into a list and train on the list.
 """
 _STAGE_ROUNDS: Final = 10
-"""Minimum rounds of one optimizer before a second optimizer starts a new stage of training."""
+"""Minimum consecutive updates of one optimizer before a second optimizer starts a new stage of training."""
 _LONE_UPDATES: Final = 3
 """Updates in a row after which an optimizer leads, if earlier optimizers were used only at the start."""
 

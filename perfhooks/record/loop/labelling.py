@@ -202,7 +202,6 @@ def _graph_regions() -> list[tuple[str, str, list[int]]]:
 
 
 def _call_unrecorded(function: Callable[[], Any]) -> Any:
-    """Call a function in another thread, whose calls the active recorder does not record."""
     results: list[Any] = []
     errors: list[BaseException] = []
     done = _thread.allocate_lock()

@@ -25,7 +25,8 @@ NAME: Final = "cuspy"
 _OBSERVER: Final = "torch.profiler._cuspy.observers.profiler"
 """Name of the module of the device observer, which imports the package cupti-python."""
 _SWITCH: Final = "enable_"
-"""Prefix of the recorder's boolean options. The option ``activities`` omits it: ``cuspy+environment_counters``."""
+"""Prefix of cuspy's boolean options. The option ``activities`` of perfhooks omits it: ``cuspy+environment_counters``.
+"""
 _TYPE: Final = "type"
 
 _FAILURES: Final = (ImportError, AttributeError, OSError, RuntimeError, TypeError, ValueError, PerfhooksError)
@@ -53,7 +54,7 @@ def config_of_text(words: str) -> Any:
 def config_of_mapping(mapping: Mapping[str, Any]) -> Any:
     """Return the configuration for a mapping like ``{"profiler_configs": [{"type": "CuspyConfig"}]}``.
 
-    Return None if torch has no configured activities.
+    Return None if torch has no ``ProfilerActivityConfig``.
     """
     activity_config = getattr(torch.profiler, "ProfilerActivityConfig", None)
     if activity_config is None:
@@ -170,8 +171,7 @@ def export_path(window: Any, path: Path) -> Path:
     """Return the given path, or a compressed file next to it.
 
     The function waits until torch has written the file, even with ``cuspy_async_export``. An export in a thread would
-    also block the training: torch merges both traces in Python, at 25 us per event, a third of it without releasing the
-    GIL.
+    block the training too, because torch merges both traces in Python.
     """
     if is_used(window):
         window.wait_for_exports()

@@ -102,8 +102,8 @@ class Profiler(TorchInterface):
         Args:
             step: Number of the current step, for a resumed training; None continues the count, initially at 0.
                 Inside a window's warm-up or active steps, recording starts with the next window.
-            out: Folder of runs, if the option is not set.
-            run: Name of the run, if the option is not set.
+            out: Folder of runs, if the option ``out`` is not set.
+            run: Name of the run, if the option ``run`` is not set.
 
         Raises:
             OptionError: ``step`` is negative or no integer.

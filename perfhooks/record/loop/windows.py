@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 STOPPED: Final = "stopped before its last step"
 LONG_WAIT_S: Final = DEFAULT_MB * WAIT_S_PER_MB
-"""Wait of the training in s from which a log line announces it: the longest wait that the default budget allows."""
+"""Wait for a saved trace, in s, from which a log line announces it. Within the default budget, no wait is longer."""
 
 
 class Windows:

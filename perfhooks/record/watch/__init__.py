@@ -1,1 +1,0 @@
-"""The watcher thread: requests, step times and slow steps of a running training."""

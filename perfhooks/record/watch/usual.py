@@ -1,4 +1,4 @@
-"""Samples and counters of usual steps, which are subtracted from those of slow steps."""
+"""Samples and counters of usual (not slow) steps, which are subtracted from those of slow steps."""
 
 from __future__ import annotations
 

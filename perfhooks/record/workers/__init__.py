@@ -1,1 +1,0 @@
-"""The process that samples loader workers, and readers of their Python stacks."""

@@ -192,7 +192,7 @@ class SampledWorker:
         return entry
 
     def answer(self) -> tuple[int, dict[str, Any]]:
-        """Return the number of the iterator, and the fields of a `LoaderWorker`."""
+        """Return the ``id()`` of the iterator in the training, and the fields of a `LoaderWorker`."""
         transfer_ns = max(self._transfer - self._transfer_before, 0)
         stacks = sorted(self._stacks, key=lambda text: -sum(self._stacks[text].values()))
         for small in stacks[300:]:

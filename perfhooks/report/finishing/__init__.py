@@ -1,1 +1,0 @@
-"""Write the files and the report of a window from its saved trace."""

@@ -9,7 +9,7 @@ from perfhooks.run.circumstances import PowerLimit
 
 
 def limit_of(name: str) -> PowerLimit | None:
-    """Return the power limit of a device by its name in torch.
+    """Return the power limit of the device with this name in torch.
 
     The query takes milliseconds, too long for the training thread.
 

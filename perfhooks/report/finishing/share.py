@@ -38,7 +38,7 @@ class TraceShare(msgspec.Struct, frozen=True):
     """Rank of the trace; None if neither the trace nor its file name contains it."""
     capture: Capture
     files: dict[str, bytes]
-    """Contents of the files of a window by name without the rank: ``steps.csv``."""
+    """Contents of the files of a window, keyed by name without the rank: ``steps.csv``."""
 
 
 def share(trace: str | os.PathLike[str], *, communication: str | None = None) -> bytes:

@@ -65,7 +65,8 @@ class LabelTable:
 
     sort_by: str | None = None
     """A column, or a key of torch's tables, for example ``"cpu_time_total"``. None sorts labels of the user first, then
-    by total."""
+    the longest first.
+    """
     row_limit: int | None = None
     """Maximum number of rows; None keeps all."""
 
@@ -97,7 +98,7 @@ class FunctionTable:
 
 @dataclass(frozen=True, kw_only=True)
 class CategoryTable:
-    """The time by kind of work, for example GEMMs, attention and copies: ``rank0.categories.csv``."""
+    """The time of each kind of work, for example GEMMs, attention and copies: ``rank0.categories.csv``."""
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
         """Return one file, most time first."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Workers:
-    """Functions of loader workers by time, ``rank0.workers.csv``, and their stacks, ``rank0.workers.folded``.
+    """Functions of loader workers, longest first, ``rank0.workers.csv``, and their stacks, ``rank0.workers.folded``.
 
     It needs ``workers``. There are no files if no worker was sampled.
     """

@@ -111,7 +111,9 @@ class Findings(_Part):
 class DevicePart(_Part):
     steps: Columns
     parts: Columns
-    """Device time per step: work by class, work of other steps, and idle time by cause. It sums to the wall time."""
+    """Device time per step: each class of work, work of other steps, and idle time for each cause. It sums to the wall
+    time.
+    """
     idle: Columns
     queue: dict[str, float | None]
     """Fraction of the step for each length of the launch queue, by the names in `device_time.QUEUE`."""
@@ -133,7 +135,7 @@ class WindowData(_Part):
     compiled: CompiledPart | None = None
     labels: Columns | None = None
     operators: dict[str, Columns] | None = None
-    """Operator tables by grouping: ``name``, ``shapes`` and ``step``."""
+    """Operator tables for the groupings ``name``, ``shapes`` and ``step``."""
     behind_operators: Columns | None = None
     limits: list[str] = []
     roofline: Roofline | None = None
@@ -168,7 +170,7 @@ class ExplanationPart(_Part):
     steps: str
     rank: int
     parts: dict[str, Any]
-    """Fields `EXPLAINED` of `WindowData`, and ``shapes``: the table of operators by shapes."""
+    """Fields `EXPLAINED` of `WindowData`, and ``shapes``: the table of operators grouped by shapes."""
     findings: list[Finding]
     model: str | None = None
     least_ms: float | None = None
@@ -196,7 +198,7 @@ class WindowPart(_Part):
     time: float
     ranks: list[Rank]
     details: dict[str, WindowData]
-    """Data by rank. The size limit of the report can omit ranks."""
+    """Data of each rank. The size limit of the report can omit ranks."""
 
 
 class SlowStepsPart(_Part):
@@ -247,7 +249,7 @@ class RunData(_Part):
     timeline: dict[str, Columns]
     slow: SlowStepsPart | None = None
     startup: Columns = {}
-    """Time before the first step by kind of work, recorded by ``perfhooks run``."""
+    """Time before the first step for each kind of work, recorded by ``perfhooks run``."""
     windows_count: int | None = None
     ranks_together: dict[str, Any] | None = None
     findings: list[RunFinding] = []

@@ -1,4 +1,4 @@
-"""Definitions of the terms and columns of report, tables and site, by section. The texts are in `definitions.md`."""
+"""Definitions of the terms and columns of report, tables and site. The texts are in `definitions.md`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perfhooks.run.steps import FEWEST_FIRST, MOST_FIRST
 
 
 def read(path: Path, **values: object) -> dict[str, dict[str, str]]:
-    """Return the definitions in a file by section and term. ``values`` replace the names in braces."""
+    """Return the definitions in a file, keyed by section and term. ``values`` replace the names in braces."""
     text = path.read_text(encoding="utf-8").format(**values)
     sections = (section.strip().split("\n\n") for section in text.split("\n## ")[1:])
     return {name: dict(_definition(paragraph) for paragraph in paragraphs) for name, *paragraphs in sections}

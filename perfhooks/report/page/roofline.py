@@ -21,8 +21,8 @@ _SHOWN: Final = ("flops_per_byte", "tflops_per_s", "limit_percent")
 def of_window(capture: Capture, trace: Trace) -> dict[str, Any]:
     """Return the points and roofs; empty if shapes or the peaks of the device are unknown.
 
-    ``ms`` is self time on the device, or on the host if no device was traced. ``roofs`` are peaks by data type, in
-    10^12 operations per second.
+    ``ms`` is self time on the device, or on the host if no device was traced. ``roofs`` are the peaks of each data
+    type, in 10^12 operations per second.
     """
     limits = peaks.of_trace(trace)
     if limits is None or "dims" not in trace.arguments or (capture.explains and not trace.is_device_traced):

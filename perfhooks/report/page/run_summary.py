@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Counted, Steps
 
 UNITS: Final = {"batches": "batch", "call": "call", "backward": "backward pass"}
-"""Noun for a step, by the event that ends it."""
+"""Noun for a step, keyed by the event that ends it."""
 _RARE: Final = (labels.VALIDATION, labels.CHECKPOINT)
 _LEAST_SHARE: Final = 0.01
 

@@ -1,1 +1,0 @@
-"""Files that a running training reads and writes."""

@@ -91,7 +91,7 @@ class Log:
 
     def __init__(self) -> None:
         self._walls: defaultdict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0])
-        """Step times in ms, by cause and function."""
+        """Number and total time in ms of slow steps, for each cause and function."""
 
     def say(self, row: SlowStep) -> None:
         if row.cause in (UNKNOWN, CONTENTION):

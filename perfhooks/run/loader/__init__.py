@@ -1,1 +1,0 @@
-"""Facts about the workers of a loader."""

@@ -52,7 +52,7 @@ class LoaderWorker(msgspec.Struct, frozen=True, kw_only=True):
     """Run-queue wait in s while the worker made batches."""
     samples: int = 0
     stacks: dict[str, dict[Part, int]] = {}
-    """Nanoseconds by stack (``outer;inner`` of ``file.py(12): function``) and part."""
+    """Nanoseconds of each part of a worker's time, for each stack (``outer;inner`` of ``file.py(12): function``)."""
 
 
 class WorkerPlace(msgspec.Struct):
@@ -61,7 +61,7 @@ class WorkerPlace(msgspec.Struct):
     line: int
     """Line of the function in which the workers spent most time."""
     parts: dict[Part, int]
-    """Time of all workers in ns, by part."""
+    """Time of all workers in ns, for each part."""
 
     @property
     def total(self) -> int:
@@ -72,7 +72,7 @@ class WorkerPlace(msgspec.Struct):
 
 
 def places(workers: Iterable[LoaderWorker]) -> list[WorkerPlace]:
-    """Return the user's functions by worker time, including callees, largest first.
+    """Return the user's functions, sorted by the time of workers in them and their callees, longest first.
 
     A stack without user code counts for its innermost function. Time outside of datasets, such as collation, is one row
     per part.

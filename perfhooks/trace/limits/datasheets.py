@@ -13,7 +13,7 @@ TYPES: Final = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "
 @dataclass(frozen=True, kw_only=True)
 class Peaks:
     tflops: dict[str, float]
-    """10^12 operations per second, by type."""
+    """10^12 operations per second, for each type."""
     gb_per_s: float
     """Bandwidth of the device memory, reads and writes together."""
     source: str
@@ -24,7 +24,7 @@ class Peaks:
 
 
 _PCIE: Final = {3: 16, 4: 32, 5: 64}
-"""Bandwidth of 16 lanes in each direction in GB/s, by generation of PCI Express."""
+"""Bandwidth of 16 lanes in each direction in GB/s, for each generation of PCI Express."""
 
 _H100: Final = "NVIDIA H100 Tensor Core GPU datasheet"
 _A100: Final = "NVIDIA A100 Tensor Core GPU datasheet"
@@ -136,6 +136,6 @@ DATASHEETS: Final[Mapping[str, Peaks]] = {
         units=110,
     ),
 }
-"""Dense peaks by the exact name of ``torch.cuda.get_device_name()``, as of November 2026. NVIDIA's datasheets advertise
-twice these values, which are for sparse matrices.
+"""Dense peaks, keyed by the exact name of ``torch.cuda.get_device_name()``, as of November 2026. NVIDIA's datasheets
+advertise twice these values, which are for sparse matrices.
 """

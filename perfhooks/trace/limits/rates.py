@@ -33,14 +33,14 @@ SUMS: Final = (
 )
 
 _WRAPPERS: Final = frozenset((operators.CONV2D, *operators.GENERAL_CONVOLUTIONS, *operators.FUSED_ATTENTION))
-"""Operators inside which autocast converts tensors, so the types of inputs may differ."""
+"""Operators inside which autocast converts tensors, so their kernels may compute in another type than the inputs'."""
 _MULTIPLIES: Final = ("gemms", "convolution", "attention")
 _TYPES: Final = {name: index for index, name in enumerate(TYPES)}
 _FLOAT32, _TF32, _FLOAT8 = _TYPES["float32"], _TYPES["tf32"], _TYPES["float8"]
 
 
 class CallCosts(NamedTuple):
-    """Operator calls with known operations or bytes, by thread and time. Unknown values are -1."""
+    """Operator calls with known operations or bytes, sorted by thread and time. Unknown values are -1."""
 
     row: Ints
     flops: Ints
@@ -50,9 +50,9 @@ class CallCosts(NamedTuple):
     """Index of the computing type in `datasheets.TYPES`; -1 if the call only moves data."""
     outer: Ints
     time: Ints
-    """Time of device work in ns, with nested calls. Without a traced device: time of the call."""
+    """Time of the device work of this and nested calls, in ns. Without a traced device: time of the call."""
     kernels: Ints
-    """Number of kernels, copies and memsets, with nested calls. Without a traced device: 1."""
+    """Number of kernels, copies and memsets of this and nested calls. Without a traced device: 1."""
     of_work: Ints
 
 

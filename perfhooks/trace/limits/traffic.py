@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _HALF, _FLOAT, _INDEX = 2, 4, 8
 _BY_NUMBER: Final = {"5": _HALF, "6": _FLOAT, "7": 8, "15": _HALF}
-"""Bytes of a type, by its number in ``c10::ScalarType``."""
+"""Bytes of a type, keyed by its number in ``c10::ScalarType``."""
 
 _STEMS: Final = {
     "one": (

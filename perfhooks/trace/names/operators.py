@@ -46,9 +46,9 @@ PADDING_OF_CONVOLUTIONS: Final = {
     "aten::miopen_convolution": 3,
     "aten::mkldnn_convolution": 3,
 }
-"""Index of the argument ``padding`` by operator. The arguments stride and dilation follow."""
+"""Index of the argument ``padding`` for each operator. The arguments stride and dilation follow."""
 ALLOW_TF32: Final = {"aten::_convolution": 12, "aten::cudnn_convolution": 8, "aten::cudnn_convolution_transpose": 9}
-"""Index of the last argument, ``allow_tf32``, by operator."""
+"""Index of the last argument, ``allow_tf32``, for each operator."""
 CONVOLUTION_BACKWARD: Final = "aten::convolution_backward"
 
 ATTENTION: Final = "aten::scaled_dot_product_attention"

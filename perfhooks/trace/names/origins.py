@@ -1,7 +1,8 @@
-"""Origin of a frame, by the name of its file. This is the only definition of user code.
+"""Origin of a stack frame: the user, an installed package, Python, torch or perfhooks.
 
-The recorder removes the folders of ``sys.path``, so names alone do not separate installed files from the user's.
-perfhooks records their origin (`perfhooks.run.installation`); for other traces, well-known names decide.
+The recorder removes the folders of ``sys.path`` from file names, so names alone do not separate installed files from
+the user's. perfhooks records the origin of each file (`perfhooks.run.installation`). For other traces, well-known names
+decide.
 """
 
 from __future__ import annotations

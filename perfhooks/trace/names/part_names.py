@@ -22,7 +22,7 @@ _NAMES: Final = {
     labels.CHECKPOINT: ("checkpoint", "checkpointing", "save checkpoint"),
     labels.COMMUNICATION: ("communication",),
 }
-"""Names of labels by part, in lower case and without punctuation: ``## forward ##`` is ``forward``."""
+"""Label names of each part of the step, in lower case and without punctuation: ``## forward ##`` is ``forward``."""
 
 _PARTS: Final = {name: part for part, names in _NAMES.items() for name in names}
 

@@ -37,7 +37,7 @@ _TORCH_KEYS: Final[dict[str, dict[str, str]]] = {
     "functions": _CALLS,
     "kernels": {"device_time_total": "total_ms", "self_device_time_total": "total_ms", "device_time": "mean_ms"},
 }
-"""Columns for the sort keys of torch, by table. A mean is a column divided by the number of calls."""
+"""Columns for the sort keys of torch, for each table. A mean is a column divided by the number of calls."""
 
 
 _RATES: Final = ("tflops_per_s", "gb_per_s", "flops_per_byte", "limit_percent", "limit")

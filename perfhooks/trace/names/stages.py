@@ -26,9 +26,9 @@ _LAYERS: Final = ("gemms", "convolution", "attention")
 
 @cached_per_trace
 def shown(trace: Trace) -> str:
-    """Return the loop of a trace: `TRAIN`, `INFERENCE` or `UNKNOWN`.
+    """Classify the recorded loop as `TRAIN`, `INFERENCE` or `UNKNOWN`.
 
-    Training has a backward pass or updates. Inference has neither, but a cache of keys and values, or layers without
+    A training has a backward pass or optimizer updates. An inference has neither, but a KV cache, or layers without
     autograd's sequence numbers.
     """
     if _is_training(trace):

@@ -23,7 +23,7 @@ _TYPES: Final = {
     "complex64": (8, ("complex<float>", "ComplexFloat")),
     "complex128": (16, ("complex<double>", "ComplexDouble")),
 }
-"""Bytes of one element and spellings without ``c10::``, by torch's name."""
+"""Torch's names of types, each with the bytes of an element and its spellings without ``c10::``."""
 
 SIZES: Final = {name: size for name, (size, _) in _TYPES.items()}
 SPELLINGS: Final = {

@@ -1,8 +1,7 @@
 """Classification of kernels and operators into kinds of work, by patterns in their names.
 
-Sources are recorded traces (``tests/data/kernel_kinds.tsv``) and the code of these libraries: torch, CUTLASS,
-FlashInfer, vLLM, SGLang, TensorRT-LLM, aiter, MIOpen, FBGEMM, flash-linear-attention, mamba, TransformerEngine,
-bitsandbytes.
+Sources are recorded traces (``tests/data/kernel_kinds.tsv``) and the code of torch and twelve libraries of kernels,
+from CUTLASS to bitsandbytes.
 """
 
 from __future__ import annotations
@@ -140,7 +139,7 @@ OPERATORS: Final = (
     Clue("gemms", r"(?<!fb)gemm|gemv|matmul|_mm$|::_*(?:\w+_)?(?:bi)?linear|einsum|cublas|marlin"),
     Clue("quantisation", rf"::\w*(?:{_QUANTISES}|choose_qparams)"),
 )
-"""Patterns for the kind of an operator by its name. The first match decides; `STEMS` covers other names."""
+"""Patterns of operator names for each kind of work. The first match decides; `STEMS` covers other names."""
 
 # elementwise: torch.Tag.pointwise, losses, dropout, random numbers and fills
 STEMS: Final = {

@@ -98,7 +98,10 @@ def numbers(trace: Trace) -> list[int]:
 
 @cached_per_trace
 def owners(trace: Trace) -> Ints:
-    """Return the operator or label that launched each of `Trace.device_rows`, by external id or launch, or -1."""
+    """Return the operator or label that launched each of `Trace.device_rows`, or -1.
+
+    It has the external id of the work, otherwise it is the innermost one around the launch.
+    """
     owner = torch_rules.named_operator(trace, trace.device_rows)
     is_operator = (owner < 0) & (trace.launches >= 0) & (trace.kind[trace.launches] == Kind.OP)
     owner[is_operator] = trace.launches[is_operator]
@@ -203,7 +206,10 @@ def has_launches(trace: Trace) -> bool:
 
 @cached_per_trace
 def recorder_overhead(trace: Trace) -> Ints:
-    """Return the overhead records without waits for a full queue and loading of kernels."""
+    """Return Kineto's records of profiler overhead.
+
+    Records of a full launch queue and of loaded kernels are omitted: both also occur without a profiler.
+    """
 
     def is_recorder(name: str) -> bool:
         return name != runtime_calls.FULL_QUEUE and runtime_calls.LOADING.search(name) is None

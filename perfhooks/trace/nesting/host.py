@@ -166,9 +166,9 @@ def innermost(trace: Trace, thread: Column, time: Ints) -> Ints:
 
 @cached_per_trace
 def launchers(trace: Trace) -> Ints:
-    """Return the entry that launched each of `Trace.device_rows`, or -1.
+    """Return the index in `tree` of the slice that launched each of `Trace.device_rows`, or -1.
 
-    This is its launch call, otherwise the operator with its external id.
+    The slice is the launch call, otherwise the operator with the external id of the work.
     """
     launches = trace.launches
     without_launch = np.flatnonzero(launches < 0)

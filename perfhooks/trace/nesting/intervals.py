@@ -28,9 +28,9 @@ MS: Final = 1e-6
 NOTABLE: Final = 0.01
 """Ratio from which a difference or a gain is reported. Two recordings of one program differ by as much."""
 MOST: Final = 0.8
-"""Ratio from which a part represents the whole. torch_tb_profiler uses it to detect steps with missing kernels."""
+"""Smallest fraction that represents the whole. torch_tb_profiler uses it to detect steps with missing kernels."""
 NEARLY_ALL: Final = 0.9
-"""Ratio from which a part counts as the whole, because clocks and records are not exact."""
+"""Smallest fraction that counts as the whole, because clocks and records are not exact."""
 
 
 def union(start: Ints, end: Ints) -> Intervals:

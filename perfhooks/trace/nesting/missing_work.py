@@ -43,21 +43,21 @@ class FewKernels(NamedTuple):
 class ShortReplays(NamedTuple):
     calls: Ints
     missing: int
-    """Maximum number of kernels that a replay lacks."""
+    """Largest number of kernels that one of these replays lacks."""
 
 
 @cached_per_trace
 def unknown(trace: Trace) -> Unknown:
     """Return the steps whose device times are unknown.
 
-    Each of these is a reason:
+    The device times of a step are unknown if one of these is true:
 
     * More than `intervals.NOTABLE` of its launches have no kernel, or the device is idle for more than this share of
       the step while lost work may have run, for example of an earlier step.
     * It has fewer kernels than `intervals.MOST` times its neighbours' kernels, although it has as many launches.
     * It replays a graph with fewer kernels than another replay of the graph.
     * One of its kernels begins long before its launch, or ends long after the host has waited for it.
-    * Operators computed, but no kernel of the trace computes.
+    * The trace has operators that compute, by their names, but no kernel that computes.
     """
     marks = step_marks.find(trace)
     nothing = np.zeros(len(marks.number), np.bool_)
@@ -153,7 +153,7 @@ def lost_launches(trace: Trace) -> Ints:
 
 @cached_per_trace
 def few_kernels(trace: Trace) -> FewKernels | None:
-    """Compare the kernel count of each step with its neighbours, without kernels of graphs; None without neighbours."""
+    """Compare the number of kernels outside of graphs in each step with neighbouring steps; None without neighbours."""
     marks = step_marks.find(trace)
     is_alone = len(marks.number) <= 1 or len(intervals.distinct(marks.thread)) > 1
     if is_alone or not trace.is_device_traced:

@@ -158,7 +158,7 @@ def _correct_validations(written: Spans, groups: list[Spans], hints: list[Spans]
 
 
 def _mark_order(written: Spans, groups: list[Spans]) -> list[tuple[int, int, int, str]]:
-    """Return the slices that indicate a part of the step, by start: start, group (-1: the user's), index in it, part.
+    """Return the slices that indicate a part of the step, earliest first: start, group (-1: the user's), index, part.
 
     Slices inside labels of the user and fetches are skipped, because a data set may call modules.
     """

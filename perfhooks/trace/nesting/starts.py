@@ -1,4 +1,4 @@
-"""One-time work of a program, which is not typical of later steps."""
+"""One-time work of a program, such as compilation, which later steps do not repeat."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHOOSING: Final = "trying out convolutions"
 
 @cached_per_trace
 def by_kind(trace: Trace) -> dict[str, Intervals]:
-    """Return the intervals of one-time work in a trace, by kind; kinds may overlap.
+    """Return the intervals of each kind of one-time work in a trace; kinds may overlap.
 
     ``compiling`` and ``capturing graphs`` are ranges of TorchDynamo or graph captures. ``trying out convolutions`` are
     convolutions that time kernels with events (cuDNN, MIOpen). ``loading kernels`` are calls that load modules, long

@@ -1,4 +1,4 @@
-"""Arguments of events by kind. A struct has only the arguments that a table needs."""
+"""Structs of event arguments for each kind. A struct has only the arguments that a table needs."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ VARIANTS: Final[dict[Kind, tuple[MarkedStruct, ...]]] = {
         for kind, fields in zip(DEVICE_WORK, _WORK, strict=True)
     },
 }
-"""Structs of arguments by kind, the largest first. Decoding time depends on the number of fields."""
+"""Structs of arguments for each kind, the largest first. Decoding time depends on the number of fields."""
 STRIDED: Final[dict[Kind, tuple[MarkedStruct, ...]]] = VARIANTS | {
     Kind.OP: (
         MarkedStruct(_COLLECTIVE, _collective(StridedOperator)),

@@ -28,7 +28,7 @@ class CounterRows:
         self._samples: list[tuple[int, int, float]] = []
 
     def add(self, event: Event, time: int) -> None:
-        """Add the numbers of a counter event, whose arguments are numbers by name. ``time`` is in ns."""
+        """Add the numbers of a counter event, whose arguments map names to numbers. ``time`` is in ns."""
         for name, argument in (decode_object(bytes(event.args)) or {}).items():
             value = number(argument)
             if math.isfinite(value):

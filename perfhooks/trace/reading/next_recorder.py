@@ -93,8 +93,8 @@ def to_streams(
 def number_launches(columns: Mapping[str, Column], arguments: dict[str, tuple[Ints, Column]]) -> None:
     """Add external ids. A launch gets the id of the operator around it, and device work the id of its launch.
 
-    Ids are added only if the trace has no ids, or wrong ids (torch before 2.1). In seven traces with external ids,
-    25,597 of 25,598 calls and all device work have the ids that this rule produces.
+    Ids are added only if the trace has no ids, or wrong ids (torch before 2.1). In seven traces with external ids, this
+    rule produces the ids of all device work and of 25,597 of 25,598 calls.
     """
     kind = columns["kind"]
     rows, numbers = arguments.get("external", _NONE)

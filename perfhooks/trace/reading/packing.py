@@ -24,7 +24,7 @@ def is_packed(file: IO[bytes]) -> bool:
 
 
 def plain_size(path: Path) -> int:
-    """Return the size as plain JSON, in bytes. For gzip the size is correct up to 4 GB."""
+    """Return the decompressed size of a trace in bytes. For gzip the size is correct up to 4 GB."""
     with path.open("rb") as file:
         if not is_packed(file):
             return path.stat().st_size

@@ -32,7 +32,8 @@ _LOOKAHEAD: Final = 4096
 _PATIENCE: Final = 16
 """Chunks without an event boundary after which a more general boundary pattern is used."""
 _LEARNING: Final = 4
-"""Number of chunks after which events are decoded by category. By then, nearly all categories of a file have occurred.
+"""Number of chunks after which events are decoded with a struct for their category. By then, nearly all categories of a
+file have occurred.
 """
 
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[')

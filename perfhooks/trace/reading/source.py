@@ -42,7 +42,7 @@ OF_PERFETTO: Final = (
 
 
 class TornArchiveError(Exception):
-    """The archive is damaged or exceeds its limit. The blocks before the error are valid."""
+    """The archive is damaged, or exceeds its size limit when decompressed. The blocks before the error are valid."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Typed decoding of events, after the first chunks revealed the categories of a file.
+"""Typed decoding of events. The first chunks of a file show its categories.
 
 The category (``cat``) selects a struct of a tagged union of msgspec.
 """

@@ -1,1 +1,0 @@
-"""Tables of a window, one module per table."""

@@ -40,7 +40,7 @@ _SCHEMA: Final = {
 class _Calls(NamedTuple):
     row: Ints
     category: Column
-    """Category by its name, or by the innermost parent whose name has a category; otherwise `OTHER`."""
+    """Category of the name of a call, else of the innermost parent's name that has a category, else `OTHER`."""
     counts: Flags
     own: Ints
 

@@ -39,11 +39,11 @@ class _Sources(NamedTuple):
     """Slice that determines the duration: a kernel or a host range."""
     record: Ints
     label: Ints
-    """Range of the backend around the collective."""
+    """Range that torch's backend writes around the collective."""
 
 
 def table(trace: Trace) -> pl.DataFrame:
-    """List the collectives by time: a row for each communication kernel, or for a host range without kernels.
+    """List the collectives, earliest first: a row for each communication kernel, or for a host range without kernels.
 
     Ranges of gloo, MPI and UCC are the collective itself. Host ranges of other backends only launch the collective, and
     are rows only if no device was traced. ``duration_ms`` is null if the range was open at the end of the recording.

@@ -29,7 +29,7 @@ _SCHEMA: Final = {
 
 
 def table(trace: Trace) -> pl.DataFrame:
-    """List the copies of the devices by time: one row each.
+    """List the copies of the devices, earliest first: one row each.
 
     Memory is ``host`` if the recorder does not separate pinned from pageable memory. ``blocking``: the call always
     waits, pageable memory blocked it (`waits.blocking`), or the operator then waited for the device. ``host_ms`` is the

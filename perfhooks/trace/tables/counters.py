@@ -68,7 +68,7 @@ class OverTime(NamedTuple):
 
 
 def table(trace: Trace) -> pl.DataFrame:
-    """Return the values of each counter during each step: one row for each counter, device and step, by time.
+    """Return the values of each counter during each step: one row for each counter, device and step.
 
     A sample is valid until the next one, the last sample for the median distance::
 

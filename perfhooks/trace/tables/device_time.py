@@ -65,7 +65,7 @@ class Idle(NamedTuple):
     """Position in the step, as an index into `PLACES`; -1 if the step launched no device work."""
     cause: Column
     row: Column
-    """Host slice that caused the idle time, else the slice of the launch, or -1."""
+    """Host slice that caused the idle time, else the slice that launched the next work, or -1."""
     work: Column
     """Next work, as an index into `Trace.device_rows`, or -1."""
 
@@ -145,7 +145,7 @@ def idle(trace: Trace, number: int | None = None) -> Idle:
 
 @cached_per_trace
 def queue(trace: Trace) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Return the wall time of each step by queue length (`QUEUE`), in ns.
+    """Return the wall time of each step for each range of queue lengths (`QUEUE`), in ns.
 
     A replay of a graph is one launch. Launches before the recording are missing.
     """

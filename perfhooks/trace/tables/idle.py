@@ -80,7 +80,7 @@ def explain(trace: Trace, idle: device_time.Idle, owners: Owners) -> ExplainedId
 
 
 def of_steps(trace: Trace, selected: Flags, number: int | None = None) -> device_time.Idle:
-    """Return the idle time of each step by cause, without steps whose device times are unknown."""
+    """Return the idle time of each step and cause, except for steps whose device times are unknown."""
     idle = device_time.idle(trace, number)
     is_kept = np.append(selected & ~missing_work.unknown(trace).wall, False)[idle.step]
     return device_time.Idle(*(column[is_kept] for column in idle))

@@ -29,7 +29,7 @@ _PARTS: Final = frozenset((*PARTS, *AUTOMATIC.values()))
 
 
 def table(trace: Trace) -> pl.DataFrame:
-    """Return the cost of each label: labels of the user first (``own``), then by time.
+    """Return the cost of each label: labels of the user first (``own``), then the longest first.
 
     ``own`` excludes labels of torch and frameworks, and `perfhooks.core.labels.PARTS`. ``percent`` is the percentage of
     the recorded time; it may sum to more than 100, because nested and parallel labels count in full.

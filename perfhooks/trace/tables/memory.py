@@ -45,7 +45,7 @@ class _Usage(NamedTuple):
 
 
 def over_time(trace: Trace) -> pl.DataFrame:
-    """Return the memory of each device after every allocation and release, by device and time.
+    """Return the memory of each device after every allocation and release, sorted by device and time.
 
     Values are totals of the allocator. torch before 1.10 writes none; then ``allocated_bytes`` is the sum since the
     recording began.

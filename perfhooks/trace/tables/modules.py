@@ -49,7 +49,7 @@ class ModuleTree(NamedTuple):
     node: Ints
     """Innermost autograd node with a module that contains each entry of `host.tree` (a node contains itself), or -1."""
     work: Ints
-    """Region or module of each of `Trace.device_rows`."""
+    """Index of the region or module of each of `Trace.device_rows`."""
     backward_work: Flags
     regions: int
 
@@ -61,8 +61,8 @@ def table(trace: Trace) -> pl.DataFrame:
     see `qualified_names`.
 
     ``backward_ms`` sums the time of the autograd nodes created by its forward operators
-    (`perfhooks.trace.nesting.autograd`). ``AccumulateGrad`` belongs to the module of the previous node. Time between
-    nodes, and nodes of the loss, belong to no module. A module that runs inside the backward pass is recomputed
+    (`perfhooks.trace.nesting.autograd`). An ``AccumulateGrad`` node counts for the module of the node before it. Time
+    between nodes, and nodes of the loss, belong to no module. A module that runs inside the backward pass is recomputed
     (activation checkpointing). Its time is backward time of its caller.
 
     A region that ``torch.cuda.graph_annotations`` names in a CUDA graph has its own row, with device columns only.

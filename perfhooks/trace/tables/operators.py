@@ -56,7 +56,7 @@ class _Rows(NamedTuple):
     kind: Column
     group: Ints
     sums: dict[str, Ints]
-    """Sums by column; columns without data are absent."""
+    """Sums of each column; columns without data are absent."""
 
 
 class _Key(NamedTuple):

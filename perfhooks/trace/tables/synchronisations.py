@@ -30,7 +30,7 @@ _SCHEMA: Final = {
 
 
 def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
-    """List the waits of the host for a device, and of a stream for another stream, by time: one row each.
+    """List the waits of the host for a device, and of a stream for another stream, earliest first: one row each.
 
     Rows are runtime calls that synchronise, calls of copies that block (`waits.blocking`), and waits reported by the
     device's tracer (``cuda_sync`` events), merged by correlation. Without traced runtime calls, `operators.READERS`

@@ -1,1 +1,0 @@
-"""Repair of saved traces for viewers: lanes, labels and names."""

@@ -68,13 +68,13 @@ def _joined(value: object) -> str:
 
 
 class Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
-    """Alternative texts of a rule, selected by window. A field such as ``{fix}`` inserts the usual text."""
+    """Texts of a rule for some of its windows. A field such as ``{fix}`` inserts the usual text."""
 
     title: str = "{title}"
     estimate: str = "{estimate}"
     fix: str = "{fix}"
     code: str | dict[str, str] = "{code}"
-    """Example code: one text, or one for each framework, by the name of its integration (``perfhooks_lightning``)."""
+    """Example code: one text, or a mapping of integrations (``perfhooks_lightning``) to texts."""
     code_of: str = ""
     """Name of another rule whose example code is shown."""
 
@@ -83,7 +83,7 @@ class RuleTexts(Version, frozen=True):
     evidence: dict[str, str] = {}
     versions: dict[str, Version] = {}
     general_fix: str = ""
-    """Fix for the documentation, if the usual text contains values of a window."""
+    """Fix that the documentation shows if ``fix`` contains values of a window."""
 
 
 class Formatter(string.Formatter):

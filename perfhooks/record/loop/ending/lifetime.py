@@ -42,7 +42,7 @@ class Closable(Protocol):
 
 
 _registered: dict[Closable, weakref.ref[Closable]] = {}
-"""Weak reference to each profiler, by its loop controller. The program may have deleted the profiler."""
+"""Weak reference to each profiler, keyed by its loop controller. The program may have deleted the profiler."""
 _watched: weakref.WeakSet[object] = weakref.WeakSet()
 _keepers: list[Callable[[str], object]] = []
 

@@ -35,7 +35,7 @@ EXPLAINING_S: Final = 0.02 * 60
 
 
 class _ForkTimes:
-    """CPU times of forks by thread: 17 ms each in a training, without a Python call."""
+    """CPU time of forks in each thread: 17 ms per fork in a training, without a Python call."""
 
     def __init__(self) -> None:
         self._total_ns: dict[int, int] = {}
@@ -240,7 +240,7 @@ class WindowBudget:
         return self._step_share * (self._steps + 2) < 1
 
     def measure(self) -> float:
-        """Update `has_room`, and return the used share of the limits."""
+        """Update `has_room`, and return the used fraction of the limits."""
         share, steps, now = self.limits.share(self.cost), self._steps, time.perf_counter()
         if steps:
             step_s = (self._step_began - self._began) / steps

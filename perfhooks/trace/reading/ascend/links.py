@@ -24,7 +24,7 @@ _DIRECTIONS: Final = {
     for source in _SIDES
     for target in _SIDES
 }
-"""Direction of a copy, by the name of its event in the task queue of torch_npu."""
+"""Direction of a copy, for each name of its event in the task queue of torch_npu."""
 _DEQUEUE: Final = "Dequeue@"
 _NONE: Final = np.empty(0, np.int64), np.empty(0, np.int64)
 

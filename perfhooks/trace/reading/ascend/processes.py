@@ -18,7 +18,7 @@ _GROUP: Final = re.compile(r"Group (.*) Communication$")
 
 class Role(enum.Enum):
     OTHER = enum.auto()
-    """Processes with counters, or with lanes derived from other lanes."""
+    """Processes with counters, or with lanes that summarize other lanes, such as ``Overlap Analysis``."""
     HOST = enum.auto()
     CANN = enum.auto()
     DEVICE = enum.auto()
@@ -58,7 +58,10 @@ class Processes:
         return lane[1] if lane and self.role(pid) is Role.COLLECTIVES else None
 
     def thread_key(self, pid: int | str, tid: int | str) -> ThreadKey | None:
-        """Return the thread of the trace for a process and thread of the file; None for counters and derived lanes."""
+        """Return the thread of the trace for a process and thread of the file.
+
+        None for counters, and for lanes that summarize or split the slices of other lanes.
+        """
         role = self.role(pid)
         # streams and process groups are both numbered from 0, so a group needs another key
         if self.group(pid, tid) is not None:
