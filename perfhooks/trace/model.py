@@ -252,11 +252,6 @@ def by_number(numbers: Ints, rows: Ints) -> Numbered:
     return Numbered(numbers[rows], rows)
 
 
-def distinct_values(values: Ints) -> Ints:
-    """Return the distinct values, sorted. Without counts, `numpy.unique` imports `numpy.ma`, which takes 10 ms."""
-    return np.unique(values, return_counts=True)[0]
-
-
 def epoch(metadata: Mapping[str, Any]) -> int:
     """Return the time base of a trace, in ns since 1970; times are relative to it since torch 2.4."""
     base = metadata.get("baseTimeNanoseconds")

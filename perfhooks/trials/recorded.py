@@ -11,7 +11,6 @@ from msgspec import Meta
 
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.trace.kinds import HOST, Kind
-from perfhooks.trace.model import distinct_values
 from perfhooks.trace.names import ranges, tensor_types
 from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.nesting.step_marks import step_of
@@ -222,7 +221,7 @@ def _recorder_overhead(tables: Tables, row: Ints, step_added_ms: float) -> tuple
     is_recorded = _is_in_counted_step(tables, rows) & np.isin(trace.thread[rows], tables.marks.thread)
     per_slice = int(step_added_ms / MS * int(tables.counting.sum()) / max(int(is_recorded.sum()), 1))
     overhead = np.zeros(len(row), np.int64)
-    for thread in distinct_values(trace.thread[row]).tolist():
+    for thread in np.unique(trace.thread[row]).tolist():
         starts = np.sort(trace.start[rows[trace.thread[rows] == thread]])
         own = np.flatnonzero(trace.thread[row] == thread)
         first, last = np.searchsorted(starts, trace.start[row[own]]), np.searchsorted(starts, trace.end[row[own]])

@@ -13,7 +13,6 @@ from perfhooks.analysis.comparison.around import PARTS, CostKey, HostContext
 from perfhooks.core import json_values, labels
 from perfhooks.trace.bounds import MAX_NUMBER
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.model import distinct_values
 from perfhooks.trace.names import operators, ranges
 from perfhooks.trace.nesting import device, intervals, parts, step_marks
 from perfhooks.trace.nesting.slices import Nesting, still_open
@@ -105,7 +104,7 @@ def measure(tables: Tables) -> Costs:
         *(column[counting] for column in marks[1:]),
     )
     context = HostContext(trace, tables.owners)
-    moments = {int(thread): parts.of_thread(trace, int(thread)) for thread in distinct_values(steps.thread)}
+    moments = {int(thread): parts.of_thread(trace, int(thread)) for thread in np.unique(steps.thread)}
     return Costs(
         steps=len(steps.number),
         wall=int((steps.end - steps.start).sum()),

@@ -9,7 +9,6 @@ from perfhooks.analysis.findings.evidence import cached_per_window, top_lines
 from perfhooks.analysis.findings.finding import DOMINANT, MAJOR
 from perfhooks.analysis.findings.replays import Replay, check_replay
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.model import distinct_values
 from perfhooks.trace.names import device_work, runtime_calls
 from perfhooks.trace.nesting import captures, intervals, starts
 from perfhooks.trace.nesting.grouping import summed
@@ -90,7 +89,7 @@ def _find_preparation(window: Evidence) -> _Preparation | None:
         return None
     largest = int(length_of_family.argmax())
     of_family = family[gaps.work] == largest
-    launches = len(distinct_values(gaps.work[of_family & slow]))
+    launches = len(np.unique(gaps.work[of_family & slow]))
     if launches <= window.count or (family[window.work] == largest).sum() > len(window.work) / 2:
         return None
     is_large = window.share(window.per_step(window.idle_for(*SLOW, among=of_family))) >= MAJOR
@@ -226,7 +225,7 @@ def device_pauses(window: Evidence) -> Iterator[Finding]:
     holder = idle.holder(window.trace, window.idle_intervals(*_ACTIVE, among=long), window.tables.owners)
     text = window.texts("device-pauses", "operators" if is_in_operators else "", pause_ms=pause_ms)
     evidence = [
-        text("count", count=window.count_per_step(distinct_values(window.gaps.of[long]))),
+        text("count", count=window.count_per_step(np.unique(window.gaps.of[long]))),
         *_holder_lines(text, window, holder),
         *_cause_lines(window, _ACTIVE, long),
         *top_lines(window.idle_sources(*_ACTIVE, among=long), 4),

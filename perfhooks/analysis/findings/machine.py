@@ -10,7 +10,6 @@ from perfhooks.analysis.findings.finding import MAJOR
 from perfhooks.core import labels
 from perfhooks.run.circumstances import BUSY
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.model import distinct_values
 from perfhooks.trace.names import device_work, runtime_calls
 from perfhooks.trace.nesting import intervals, missing_work
 from perfhooks.trace.tables import device_time
@@ -130,9 +129,7 @@ def shared_device(window: Evidence) -> Iterator[Finding]:
     kernels = [device_work.family(trace.names[name]) for name in trace.name[rows].tolist()]
     lengths = (gaps.length[late] * intervals.MS / max(window.count, 1)).tolist()
     text = window.texts("shared-device", delay_ms=delay_ms)
-    late_text = text(
-        "late", late=window.count_per_step(distinct_values(rows)), longest_ms=float(delay.max()) * intervals.MS
-    )
+    late_text = text("late", late=window.count_per_step(np.unique(rows)), longest_ms=float(delay.max()) * intervals.MS)
     evidence = [late_text, text("idle"), *top_lines(list(zip(kernels, lengths, strict=True)))]
     yield from window.finding(text, delay_ms, is_wait=True, evidence=evidence)
 

@@ -12,7 +12,6 @@ from perfhooks.analysis.findings.finding import HEAVY, MAJOR
 from perfhooks.analysis.findings.kernels import FAR, by_shape, in_float64, matrices, shape_text
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.limits import rates, traffic
-from perfhooks.trace.model import distinct_values
 from perfhooks.trace.names import device_work, operators, runtime_calls, work_kinds
 from perfhooks.trace.nesting import autograd, device, host, intervals
 from perfhooks.trace.tables import categories
@@ -259,7 +258,7 @@ def own_products(window: Evidence) -> Iterator[Finding]:
     of_libraries = trace.chosen(lambda name: "::" in name, Kind.OP)
     is_alone = ~np.isin(device.owners(trace)[window.work], of_libraries) & (launch >= 0) & ~np.isin(launch, replays)
     rows = rows[is_alone & (trace.kind[rows] == Kind.KERNEL)]
-    custom = {number for number in distinct_values(trace.name[rows]).tolist() if _is_own_product(trace.names[number])}
+    custom = {number for number in np.unique(trace.name[rows]).tolist() if _is_own_product(trace.names[number])}
     rows = rows[np.isin(trace.name[rows], list(custom))]
     time_ms = window.device_ms(rows)
     if not len(trace.rows(Kind.OP)) or window.share(time_ms) < MAJOR:

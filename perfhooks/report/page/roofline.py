@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import polars as pl
 
 from perfhooks.core import json_values
 from perfhooks.trace.limits import peaks, rates
 from perfhooks.trace.limits.datasheets import TYPES
-from perfhooks.trace.model import distinct_values
 
 if TYPE_CHECKING:
     from perfhooks.run.capture import Capture
@@ -32,7 +32,7 @@ def of_window(capture: Capture, trace: Trace) -> dict[str, Any]:
     is_rated = pl.all_horizontal(pl.col(time) > 0, *(pl.col(name).is_not_null() for name in _SHOWN))
     points = table.filter(pl.col("kind") == "op").filter(is_rated).sort(time, descending=True).head(60)
     calls = rates.calls(trace)
-    types = [TYPES[number] for number in distinct_values(calls.type[(calls.time > 0) & (calls.type >= 0)]).tolist()]
+    types = [TYPES[number] for number in np.unique(calls.type[(calls.time > 0) & (calls.type >= 0)]).tolist()]
     roofs = {name: limits.tflops[name] for name in types if name in limits.tflops}
     if not points.height or not roofs:
         return {}

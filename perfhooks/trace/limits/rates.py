@@ -9,7 +9,6 @@ from perfhooks.trace.kinds import Kind
 from perfhooks.trace.limits import flops, peaks, redispatch, traffic
 from perfhooks.trace.limits.datasheets import TYPES
 from perfhooks.trace.limits.recorded_calls import per_call
-from perfhooks.trace.model import distinct_values
 from perfhooks.trace.names import device_work, operators, tensor_types, work_kinds
 from perfhooks.trace.nesting import device, host, missing_work
 from perfhooks.trace.nesting.grouping import distinct, summed
@@ -103,7 +102,7 @@ def _calls_across_links(trace: Trace, of_work: Ints, outer: Ints) -> Ints:
     work = trace.device_rows
     is_within = trace.chosen(lambda name: device_work.WITHIN_DEVICE in name, Kind.COPY)
     across = np.flatnonzero((trace.kind[work] == Kind.COPY) & ~np.isin(work, is_within) & (of_work >= 0))
-    copies = distinct_values(of_work[across])
+    copies = np.unique(of_work[across])
     return np.union1d(copies, outer[copies])
 
 
@@ -129,7 +128,7 @@ def _computing_types(trace: Trace, rows: Ints, computed: Ints, of_work: Ints) ->
 
 def _calls_of_kernels(trace: Trace, of_work: Ints, pattern: str) -> Ints:
     rows = trace.searched(pattern, Kind.KERNEL)
-    return distinct_values(of_work[np.searchsorted(trace.device_rows, rows)])
+    return np.unique(of_work[np.searchsorted(trace.device_rows, rows)])
 
 
 def _first_type(types: object) -> int:

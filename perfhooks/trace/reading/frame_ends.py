@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.model import Doubt, distinct_values
+from perfhooks.trace.model import Doubt
 from perfhooks.trace.nesting.grouping import MAX_SPARSITY
 
 if TYPE_CHECKING:
@@ -45,12 +45,12 @@ def close(trace: Trace) -> None:
 def _odd_threads(trace: Trace, rows: Ints, frame: Ints, caller: Ints) -> list[int]:
     thread, start, end = trace.thread[rows], trace.start[rows], trace.end[rows]
     depth = np.arange(len(rows))
-    numbers = distinct_values(thread)
+    numbers = np.unique(thread)
     for first, last in zip(*(np.searchsorted(thread, numbers + offset).tolist() for offset in (0, 1)), strict=True):
         depth[first:last] -= np.searchsorted(np.sort(end[first:last]), start[first:last], "right")
     index = _index_by_number(frame)[np.clip(caller, -1, frame.max())]
     is_odd = (depth != depth[index] + 1) | (end > end[index])
-    threads: list[int] = distinct_values(thread[is_odd & (index >= 0) & (thread == thread[index])]).tolist()
+    threads: list[int] = np.unique(thread[is_odd & (index >= 0) & (thread == thread[index])]).tolist()
     return threads
 
 

@@ -8,7 +8,6 @@ from perfhooks.core.errors import TraceError
 from perfhooks.core.labels import STEP_MARK
 from perfhooks.trace.bounds import MIN_RECORDS
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.model import distinct_values
 from perfhooks.trace.reading.events import decode_object
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class ProcessNames:
 def check_single(trace: Trace) -> None:
     """Raise TraceError if a trace has several processes, because ids are unique only within a process."""
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
-    threads = distinct_values(trace.thread[rows if len(rows) else trace.rows(Kind.RUNTIME)])
+    threads = np.unique(trace.thread[rows if len(rows) else trace.rows(Kind.RUNTIME)])
     count = len({trace.threads[thread].pid for thread in threads.tolist()} - {-1, ""})
     marks = trace.named(Kind.ANNOTATION, prefix=STEP_MARK)
     marks = marks[np.lexsort((trace.start[marks], trace.name[marks], trace.thread[marks]))]

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from perfhooks.trace.model import distinct_values
 from perfhooks.trace.nesting import device, step_marks
 from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.once import cached_per_trace
@@ -98,7 +97,7 @@ def by_kernel(trace: Trace) -> pl.DataFrame:
     device_of_work, rows = device.devices(trace, work), []
     for series in _series(trace):
         device_work = work[device_of_work == series.device]
-        for name in distinct_values(trace.name[device_work]).tolist():
+        for name in np.unique(trace.name[device_work]).tolist():
             calls = device_work[trace.name[device_work] == name]
             values = pl.DataFrame([*_values_in(series, trace.start[calls], trace.end[calls])], schema=_SCHEMA)
             sampled = values.filter(pl.col("samples") > 0)

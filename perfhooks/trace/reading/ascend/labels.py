@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.model import distinct_values
 from perfhooks.trace.names import part_names, ranges
 from perfhooks.trace.nesting.slices import inherited, nest
 
@@ -45,7 +44,7 @@ def _is_label(name: str) -> bool:
 def _contains(parent: Ints, inner: Column) -> Column:
     contains = np.zeros(len(parent), np.bool_)
     outer = parent[inner]
-    while len(outer := distinct_values(outer[outer >= 0])):
+    while len(outer := np.unique(outer[outer >= 0])):
         outer = outer[~contains[outer]]
         contains[outer] = True
         outer = parent[outer]
