@@ -13,6 +13,7 @@ import torch
 
 import perfhooks
 from perfhooks.adapters import Parts
+from perfhooks.core import labels
 from perfhooks.core.thread_time import CountedThread
 from perfhooks.record.launch import loaders
 from perfhooks.record.launch.step_detectors import Events
@@ -334,8 +335,11 @@ def test_fetches_of_an_evaluation_are_no_wait_for_data():
     line.data_arrived(1007)
     line.end_step(1100)
     assert line.take().waits.tolist() == [5 + 7]
-    assert line.aside_within(0, 500) == [(100, 500)]
-    assert line.aside_within(900, 1000) == []
+    line.set_aside(200, 1000, labels.CHECKPOINT)
+    line.set_aside(300, 400, labels.CHECKPOINT)
+    assert line.aside_within(0, 500, labels.VALIDATION) == [(100, 500)]
+    assert line.aside_within(900, 1000, labels.VALIDATION) == []
+    assert line.aside_within(0, 950, labels.CHECKPOINT) == [(200, 950)], "nested checkpoints count once"
 
 
 @pytest.fixture
@@ -397,6 +401,15 @@ def test_passes_of_a_reused_iterator_are_counted_separately(heard):
     list(loader)
     assert len(aside) == 2
     assert aside[1][0] > ended
+
+
+@pytest.mark.parametrize("cause", ["checkpoint", "evaluation"])
+def test_reported_rare_work_of_half_the_excess_is_the_cause(cause):
+    """Samples may miss it, for example if it holds the GIL."""
+    field = {"checkpoint": "checkpoint_ns", "evaluation": "validation_ns"}[cause]
+    known = facts(wall=100 * MS, median_ns=20 * MS)
+    assert explainer().explain(known._replace(**{field: 41 * MS})).cause == cause
+    assert explainer().explain(known._replace(**{field: 39 * MS})).cause == "unknown"
 
 
 @pytest.mark.worker

@@ -210,6 +210,8 @@ def test_a_run_without_a_window_shows_its_slow_steps(run, show):
 
 def test_summary_has_two_lines_about_slow_steps(run):
     assert "Slow steps" not in of_run(run)
+    keep(run, 0, slow(90))
+    assert "\n1 of 12,000 steps was slow, " in of_run(run)
     keep(run, 0, slow(90), slow(91, 900.0, "garbage collection"), slow(92, 600.0))
     assert (
         "## Slow steps\n"

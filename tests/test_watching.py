@@ -619,7 +619,7 @@ def test_cause_explains_at_least_half_of_the_excess():
     assert explain(seen)[:2] == ("unknown", None)
     assert explain(seen._replace(wait_ns=500))[:2] == ("data", 500)
     assert explain(seen._replace(garbage_ns=500, wait_ns=900))[:2] == ("garbage collection", 500)
-    assert explain(seen._replace(aside_ns=500, wait_ns=900))[:2] == ("evaluation", 500)
+    assert explain(seen._replace(validation_ns=500, wait_ns=900))[:2] == ("evaluation", 500)
 
 
 def all_reduce():

@@ -98,7 +98,7 @@ class Timeline:
         self._arrivals = array("q")
         self._asked = array("q")
         self._passes = array("q")
-        self._aside: deque[tuple[int, int]] = deque(maxlen=_ASIDE)
+        self._aside: deque[tuple[int, int, str]] = deque(maxlen=_ASIDE)
         self._rare: deque[tuple[int, int, str, str]] = deque(maxlen=_ASIDE)
         self._rare_until: dict[str, int] = {}
         self._begins: dict[int, int] = {}
@@ -140,8 +140,8 @@ class Timeline:
                                          [ evaluation, set aside ]
             wait        ~~~~~                                    ~~~~~
         """
+        self._aside.append((begin, end, part))
         if part == labels.VALIDATION:
-            self._aside.append((begin, end))
             self._asked.append(end)
         self._rare.append((begin, end, part, line))
 
@@ -159,10 +159,14 @@ class Timeline:
                 taken.append(Aside(self._first + bisect_right(self._ends, begin), part, end - since, line))
         return taken
 
-    def aside_within(self, begin: int, end: int) -> list[tuple[int, int]]:
-        return [
-            (max(first, begin), min(last, end)) for first, last in list(self._aside) if first < end and last > begin
-        ]
+    def aside_within(self, begin: int, end: int, part: str) -> list[tuple[int, int]]:
+        """Return the validations or checkpoints between two times, as sorted disjoint intervals."""
+        intervals: list[tuple[int, int]] = []
+        for first, last, of_part in sorted(self._aside):
+            since = max(first, begin, intervals[-1][1] if intervals else begin)
+            if of_part == part and min(last, end) > since:
+                intervals.append((since, min(last, end)))
+        return intervals
 
     def phase_of(self, step: int) -> Phase:
         changes = self._changes[:]
@@ -251,7 +255,8 @@ class Timeline:
         arrived = np.array(arrivals, dtype=np.int64)
         owner = np.searchsorted(ends, arrived, side="right")
         inside = owner < len(ends)
-        counts = inside & ~_is_aside(arrived, list(self._aside))
+        validations = [(begin, end) for begin, end, part in list(self._aside) if part == labels.VALIDATION]
+        counts = inside & ~_is_aside(arrived, validations)
         waits = _waits(begins, owner[counts], arrived[counts], requests)
         over = bisect_right(requests, int(ends[-1])) - 1 if len(ends) else 0
         passed = int(np.searchsorted(passes[:, 1], ends[-1], side="right")) if len(ends) else 0

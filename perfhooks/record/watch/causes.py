@@ -54,8 +54,10 @@ class StepFacts(NamedTuple):
     """Samples of the training's stack, taken since the step became longer than usual."""
     counters: Counters
     is_distributed: bool
-    aside_ns: int = 0
-    """Time in ns of evaluations that a framework or a loader reported."""
+    validation_ns: int = 0
+    """Time of evaluations that a framework or a loader reported."""
+    checkpoint_ns: int = 0
+    """Time of checkpoints that a framework or ``torch.save`` reported."""
     waited_ns: int | None = None
     """Run-queue wait of the whole step in ns; None if unknown."""
     has_device: bool = False
@@ -98,7 +100,8 @@ class Explainer:
         samples[BLOCKING], explained[BLOCKING] = self._unusual(facts, _is_blocked, _is_blocked)
         samples[OWN], explained[OWN] = self._unusual(facts, _is_runnable, _holds_gil)
         explained[GARBAGE] = facts.garbage_ns
-        explained[EVALUATION] = max(explained[EVALUATION], facts.aside_ns)
+        explained[EVALUATION] = max(explained[EVALUATION], facts.validation_ns)
+        explained[CHECKPOINT] = max(explained[CHECKPOINT], facts.checkpoint_ns)
         explained[DATA] = max(explained[DATA], facts.wait_ns)
         explained[CONTENTION] = self._queued_ns(facts)
         needed_ns = _SUFFICIENT * facts.excess_ns

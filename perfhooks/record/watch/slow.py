@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from perfhooks.core import labels
 from perfhooks.core.frames import display_path
 from perfhooks.core.schedule import FEWEST_STEPS, Phase
 from perfhooks.record.watch.causes import Explainer, StepFacts
@@ -171,11 +172,13 @@ class SlowSteps:
         if self._usual_sample[1] == step:
             self._usual_sample = self._usual_sample[0], step, None
         garbage_ns, garbage_at = self._collections.within(begin, end)
-        aside = self._loop.timeline.aside_within(begin, end)
+        validations, checkpoints = (
+            self._loop.timeline.aside_within(begin, end, part) for part in (labels.VALIDATION, labels.CHECKPOINT)
+        )
         counters = Counters()
         if sampled is not None:
             counters = Counters.read(self._sampler.thread(self._loop.thread, self._loop.native)).since(sampled.before)
-        samples = [] if sampled is None else [_mark_evaluation(sample, aside) for sample in sampled.samples]
+        samples = [] if sampled is None else [_mark_evaluation(sample, validations) for sample in sampled.samples]
         facts = StepFacts(
             wall_ns=end - begin,
             median_ns=median_ns,
@@ -185,7 +188,8 @@ class SlowSteps:
             samples=samples,
             counters=counters,
             is_distributed=_is_distributed(),
-            aside_ns=sum(last - first for first, last in aside),
+            validation_ns=sum(last - first for first, last in validations),
+            checkpoint_ns=sum(last - first for first, last in checkpoints),
             waited_ns=self._waited_ns(begin, end),
             has_device=_has_device(),
             after=stack_of(self._loop.thread) if samples else (),

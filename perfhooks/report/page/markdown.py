@@ -183,9 +183,10 @@ def _steps(summary: RunSummary, details: Mapping[str, Any]) -> Iterator[str]:
 def _slow(slow: Mapping[str, Any] | None) -> Iterator[str]:
     if not slow:
         return
-    of = f"{slow['count']:,} of {slow['steps']:,}" if slow.get("steps") else f"{slow['count']:,}"
+    count, steps = slow["count"], slow.get("steps")
+    of = f"{count:,} of {words.count(steps, 'step')}" if steps else words.count(count, "step")
     causes = ", ".join(f"{cause} {count:,}" for cause, count in slow["causes"].items())
-    total = f"{of} steps were slow, {words.ms(slow['wall_ms'])} in all: {causes}."
+    total = f"{of} {'was' if count == 1 else 'were'} slow, {words.ms(slow['wall_ms'])} in all: {causes}."
     longest = {name: values[0] for name, values in slow["rows"].items()}
     line = f", {longest['line']}" if longest.get("line") else ""
     example = f"The longest: step {longest['step']}, {words.ms(longest['wall_ms'])}, {longest['cause']}{line}."

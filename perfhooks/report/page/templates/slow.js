@@ -8,7 +8,7 @@ function slowSteps() {
     .filter(([cause]) => cause !== "unknown")
     .map(([cause, count]) => `${cause} ${grouped(count, 0)}`)
     .join(", ");
-  return `${of} were slow, ${ms(slow.wall_ms)} in all. Causes: ${causes || "unknown"}`;
+  return `${of} ${slow.count === 1 ? "was" : "were"} slow, ${ms(slow.wall_ms)} in all. Causes: ${causes || "unknown"}`;
 }
 
 function slowLine() {
