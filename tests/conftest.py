@@ -35,6 +35,7 @@ if threading.current_thread() is threading.main_thread() and signal.getsignal(si
 
 def pytest_addoption(parser):
     parser.addoption("--level", choices=levels.LEVELS, help="run the tests of one level, see tests/levels.py; else all")
+    parser.addoption("--update", action="store_true", help="write tests/data/golden instead of comparing with it")
 
 
 def pytest_configure(config):
@@ -169,6 +170,20 @@ def recordings() -> Path:
     if not any(folder.glob("*.json.gz")):
         pytest.skip(f"{NO_RECORDINGS} at {folder}")
     return folder
+
+
+@pytest.fixture
+def golden(request):
+    """Compares a text with a file of tests/data/golden; ``--update`` writes the file, and git shows the difference."""
+
+    def compare(name, text):
+        file = ROOT / "tests/data/golden" / name
+        if request.config.getoption("--update"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        assert text == file.read_text(encoding="utf-8"), f"pytest --update writes {name}, if this change is intended"
+
+    return compare
 
 
 @pytest.fixture
