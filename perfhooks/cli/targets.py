@@ -8,7 +8,7 @@ from perfhooks.core.errors import PerfhooksError
 from perfhooks.run.layout import LATEST, MANIFEST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _DEPTH: Final = 5
 """Maximum depth of folders in the search for runs. ``lightning_logs/version_3/perf/RUN`` is four deep."""
@@ -21,10 +21,10 @@ def last_run() -> Path:
     latest = Path("perf", LATEST)
     if (latest / MANIFEST).exists():
         return latest
-    newest = max(_manifests(), key=lambda path: path.stat().st_mtime, default=None)
+    newest = _newest(_manifests())
     if newest is None:
         raise PerfhooksError("there is no run below this folder; pass a run folder, for example perf/latest")
-    return newest.parent
+    return newest
 
 
 def _manifests() -> Iterator[Path]:
@@ -39,5 +39,11 @@ def _manifests() -> Iterator[Path]:
 
 
 def run_in(folder: Path) -> Path | None:
-    """Return the folder if it is a run, else the latest run in it."""
-    return next((path for path in (folder, folder / LATEST) if (path / MANIFEST).exists()), None)
+    """Return the folder if it is a run, else the latest run in it. A copied folder may lack the link to the latest."""
+    linked = next((path for path in (folder, folder / LATEST) if (path / MANIFEST).exists()), None)
+    return linked or _newest(folder.glob(f"*/{MANIFEST}"))
+
+
+def _newest(manifests: Iterable[Path]) -> Path | None:
+    newest = max(manifests, key=lambda path: path.stat().st_mtime, default=None)
+    return None if newest is None else newest.parent

@@ -28,7 +28,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from perfhooks.core import labels
+from perfhooks.core import labels, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,9 +179,19 @@ class Events:
     def begin_pass(self, now: int, line: str) -> PassBegin:
         return PassBegin(now, self.fetches, self.updates, self.backwards, line)
 
+    def counted(self) -> str:
+        """Return the counts in words, for example ``8 calls of modules, 2 backward passes``; empty without events."""
+        counts = (
+            (self.calls, "call of a module", "calls of modules"),
+            (self.backwards, "backward pass", "backward passes"),
+            (self.fetches, "fetch", "fetches"),
+            (self.updates, "update", None),
+        )
+        return ", ".join(words.count(*count) for count in counts if count[0])
+
     def forget(self) -> None:
         """Reset all counts in place, because callers keep references to them."""
-        self.fetches = self.updates = self.backwards = 0
+        self.calls = self.fetches = self.updates = self.backwards = 0
         self.is_updated_by_hand = False
         """Whether backward passes count as updates."""
         self.due = self.due_update = 0
@@ -192,6 +202,18 @@ class Events:
         self.pulse: Any = NO_PROFILER
         self.rounds = Round()
         self.thread: int | None = None
+
+
+def has_made_optimizer() -> bool:
+    """Return whether an optimizer exists: the first one of a class replaces the ``step`` of the class by a wrapper."""
+    optim = sys.modules.get("torch.optim")
+    classes = [] if optim is None else [optim.Optimizer]
+    while classes:
+        kind = classes.pop()
+        if hasattr(kind.step, "hooked"):
+            return True
+        classes += kind.__subclasses__()
+    return False
 
 
 class StepDetector:

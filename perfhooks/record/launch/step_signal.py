@@ -14,7 +14,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks.core import labels, process, words
+from perfhooks.core import labels, process
 from perfhooks.core.guard import cause_of, enable_console_log, guard, logger
 from perfhooks.core.schedule import Schedule
 from perfhooks.record.launch import children, notes
@@ -31,6 +31,7 @@ from perfhooks.record.launch.step_detectors import (
     PeriodDetector,
     Round,
     Undecided,
+    has_made_optimizer,
 )
 from perfhooks.record.loop.ending import lifetime
 from perfhooks.run.job import has_process_group
@@ -81,7 +82,6 @@ class StepSignal:
             self._early.abandon()
         self._early = None
         self._patience: threading.Timer | None = None
-        self._call_count = 0
         self._early_lock, self._keep_lock = threading.Lock(), threading.RLock()
         self._is_ending = False
         self._is_known_helper: bool | None = None
@@ -155,7 +155,7 @@ class StepSignal:
 
     def on_call(self) -> bool:
         """Return True if no further calls are needed."""
-        self._call_count += 1
+        self.events.calls += 1
         if self._is_helper():
             return True
         with self._guarded():
@@ -442,37 +442,17 @@ class StepSignal:
                 notes.leave(self.request.notes, **note)
 
     def _missing_reason(self) -> str:
-        events = self.events
-        counts = (
-            (self._call_count, "call of a module", "calls of modules"),
-            (events.backwards, "backward pass", "backward passes"),
-            (events.fetches, "fetch", "fetches"),
-            (events.updates, "update", None),
-        )
-        parts = [words.count(*count) for count in counts if count[0]]
-        if not parts:
-            nothing = "the main thread called no module, passed no gradients back, fetched no batch and made no update"
-            times = os.times()
-            is_alone = times.children_user + times.children_system == 0
-            return nothing if is_alone else f"{nothing}, and no child process trained"
-        why = "no device was used" if self.early.is_new else "the program ended before"
-        return f"{why}, and there were only {', '.join(parts)}"
+        if counted := self.events.counted():
+            why = "no device was used" if self.early.is_new else "the program ended before"
+            return f"{why}, and there were only {counted}"
+        nothing = "the main thread called no module, passed no gradients back, fetched no batch and made no update"
+        times = os.times()
+        is_alone = times.children_user + times.children_system == 0
+        return nothing if is_alone else f"{nothing}, and no child process trained"
 
     def _write_counts(self) -> None:
         if self._profilers is not None:
             self._profilers.write_counts(self.events)
-
-
-def has_made_optimizer() -> bool:
-    """Return whether an optimizer exists: the first one of a class replaces the ``step`` of the class by a wrapper."""
-    optim = sys.modules.get("torch.optim")
-    classes = [] if optim is None else [optim.Optimizer]
-    while classes:
-        kind = classes.pop()
-        if hasattr(kind.step, "hooked"):
-            return True
-        classes += kind.__subclasses__()
-    return False
 
 
 _signal: StepSignal | None = None
