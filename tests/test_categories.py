@@ -13,7 +13,7 @@ from perfhooks import testing
 from perfhooks.report import handlers
 from perfhooks.report.page import window_data
 from perfhooks.run.capture import Capture
-from perfhooks.testing import PID, annotation, kernel, launch, op
+from perfhooks.testing import kernel, launch, op
 from perfhooks.trace import Kind, read
 from perfhooks.trace.names import ranges, work_kinds
 from perfhooks.trace.names.communication import library
@@ -29,12 +29,6 @@ def trace_of(tmp_path, events):
 
 def found(tmp_path, events):
     return {row["category"]: row for row in categories.table(trace_of(tmp_path, events)).iter_rows(named=True)}
-
-
-@pytest.mark.parametrize("before", [[], [op("aten::relu", 0, 5)]])
-def test_kind_of_work_comes_from_the_launching_operator(tmp_path, before):
-    rows = found(tmp_path, [*before, op("aten::mm", 10, 60), *launched(1, 20, "gemm")])
-    assert rows["gemms"]["names"] == "aten::mm"
 
 
 def launched(number, at, name, **options):
@@ -104,61 +98,6 @@ def test_kernel_without_an_operator_is_classified_by_its_name(tmp_path, name, ca
     table = found(tmp_path, [op("my::thing", 0, 30), *launched(1, 2, name)])
     assert table[category]["kernels"] == 1
     assert table[category]["device_percent"] == 100
-
-
-def test_operator_around_a_launch_overrides_the_kernel_name(tmp_path):
-    events = [op("aten::convolution_backward", 0, 30), *launched(1, 2, "ampere_sgemm_128x64_tn")]
-    assert found(tmp_path, events)["convolution"]["kernels"] == 1
-
-
-def test_attention_is_classified_whatever_kernels_run(tmp_path):
-    events = [
-        op("aten::scaled_dot_product_attention", 0, 60),
-        op("aten::bmm", 1, 20),
-        *launched(1, 2, "ampere_sgemm_128x64_tn"),
-        op("aten::_softmax", 30, 50),
-        *launched(2, 32, "softmax_warp_forward"),
-    ]
-    table = found(tmp_path, events)
-    assert list(table) == ["attention"]
-    assert (table["attention"]["kernels"], table["attention"]["calls"]) == (2, 3)
-
-
-def test_optimizer_work_except_copies_belongs_to_optimizer(tmp_path):
-    events = [
-        annotation("Optimizer.step#Muon.step", 0, 100),
-        op("aten::mm", 1, 20),
-        *launched(1, 2, "ampere_sgemm_128x64_tn"),
-        op("aten::copy_", 30, 45),
-        *launched(2, 32, "Memcpy DtoD (Device -> Device)", category="gpu_memcpy"),
-        op("c10d::allreduce_", 50, 70),
-        *launched(3, 52, "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
-        op("aten::mm", 200, 220),
-        *launched(4, 202, "ampere_sgemm_128x64_tn"),
-    ]
-    table = found(tmp_path, events)
-    assert {name: row["kernels"] for name, row in table.items()} == {
-        "optimizer": 1,
-        "copies": 1,
-        "communication": 1,
-        "gemms": 1,
-    }
-
-
-def test_time_of_the_host_is_that_without_the_operators_within(tmp_path):
-    events = [
-        op("aten::linear", 0, 100),
-        op("aten::t", 10, 30),
-        op("aten::mul", 40, 60),
-        annotation("ProfilerStep#0", 0, 500),
-        op("aten::mul", 5, 25, tid=PID + 1),
-    ]
-    table = found(tmp_path, events)
-    assert table["gemms"]["host_ms"] == pytest.approx(80e-6)
-    assert table["elementwise"]["host_ms"] == pytest.approx(40e-6)
-    assert (table["gemms"]["calls"], table["elementwise"]["calls"]) == (2, 2)
-    assert table["gemms"]["kernels"] is None
-    assert table["gemms"]["names"] == "aten::linear, aten::t"
 
 
 def test_pointwise_operators_of_torch_are_at_least_elementwise():

@@ -16,7 +16,7 @@ from perfhooks import testing
 from perfhooks.analysis.ranks import collectives as matching
 from perfhooks.report.handlers import collectives as of_rank
 from perfhooks.run.capture import Capture
-from perfhooks.testing import annotation, kernel, launch, op, python_frame, slice_event, step_mark
+from perfhooks.testing import annotation, kernel, launch, op
 from perfhooks.trace import Kind, read
 from perfhooks.trace.names import messages
 from perfhooks.trace.tables import collectives, copies, steps, synchronisations
@@ -30,7 +30,6 @@ ALL_REDUCE = {
     "Group_size": 4,
     "Process_Group_Name": "0",
 }
-GROUPS = {"pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "pg_size": 4}]}
 
 
 def trace_of(tmp_path, events, **metadata):
@@ -46,21 +45,6 @@ def nanos(value):
 
 
 # --- collectives
-
-
-def test_kernel_contains_its_message_size(tmp_path):
-    events = [
-        step_mark(3, 0, 100),
-        launch(1, 10, 20),
-        kernel(1, 200, 1200, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL", stream=9, **ALL_REDUCE),
-    ]
-    (row,) = rows(tmp_path, events, distributedInfo=GROUPS)
-    assert (row["step"], nanos(row["start_ms"]), nanos(row["duration_ms"])) == (3, 200, 1000)
-    assert (row["operation"], row["backend"], row["dtype"], row["bytes"]) == ("all_reduce", "nccl", "Float", 4000)
-    assert (row["group"], row["group_description"], row["group_size"]) == ("0", "default_pg", 4)
-    assert (row["device"], row["stream"]) == (0, "9")
-    assert row["algorithm_gb_per_s"] == pytest.approx(4)
-    assert row["bus_gb_per_s"] == pytest.approx(6)
 
 
 @pytest.mark.parametrize(
@@ -103,80 +87,6 @@ def test_bus_factors_equal_those_of_nccl_tests(name, ranks, factor):
 )
 def test_operations_have_one_name_for_all_backends(text, name):
     assert messages.operation(text) == name
-
-
-def test_exposed_time_excludes_concurrent_computation(tmp_path):
-    """On any device of the process; copies hide nothing, and neither does other communication."""
-    events = [
-        kernel(1, 0, 100, name="nccl_all_reduce", stream=9),
-        kernel(2, 20, 50),
-        kernel(3, 40, 60, device=1),
-        kernel(4, 70, 90, name="Memcpy DtoD", category="gpu_memcpy"),
-        kernel(5, 60, 100, name="nccl_broadcast", stream=10),
-    ]
-    assert [nanos(row["exposed_ms"]) for row in rows(tmp_path, events)] == [60, 40]
-
-
-@pytest.mark.parametrize("around", [[op("record_param_comms", 0, 100)], []], ids=["in a record", "first of all"])
-def test_old_kernels_are_identified_by_labels_around_the_launch(tmp_path, around):
-    """Before torch 2.1 the kernel has no arguments, but the label has the tensor."""
-    events = [
-        *around,
-        annotation("nccl:all_reduce", 10, 90, Input_Dims=[[300], [2, 100]], Input_type=["float", "c10::Half"]),
-        launch(1, 20, 30),
-        kernel(1, 200, 300, name="ncclKernel_SendRecv"),
-    ]
-    (row,) = rows(tmp_path, events)
-    assert (row["operation"], row["bytes"], row["dtype"], row["group_size"]) == ("all_reduce", 1600, "float", None)
-    assert row["algorithm_gb_per_s"] == pytest.approx(16)
-    assert row["bus_gb_per_s"] is None
-
-
-def test_record_with_the_external_id_describes_the_kernel(tmp_path):
-    events = [
-        op("record_param_comms", 0, 100, external=5, **ALL_REDUCE),
-        annotation("nccl:all_reduce", 10, 90, external=6),
-        kernel(1, 200, 300, name="ncclDevKernel_Generic", external=5),
-    ]
-    (row,) = rows(tmp_path, events)
-    assert (row["operation"], row["bytes"], row["group"], row["group_size"]) == ("all_reduce", 4000, "0", 4)
-
-
-def test_host_collectives_are_rows_without_device_collectives(tmp_path):
-    """Of gloo with what it took; what is only asked for has no bandwidth, and is left out where devices were traced."""
-    gloo = annotation("gloo:all_gather", 0, 100, tid=7, Input_Dims=[[10]], Input_type=["float"])
-    nccl = annotation("nccl:broadcast", 50, 60, Input_Dims=[[10]], Input_type=["double"])
-    info = {"pg_config": [{"pg_name": "0", "pg_size": 2}], "backend": "gloo"}
-    first, second = rows(tmp_path, [gloo, nccl], distributedInfo=info)
-    assert (first["operation"], first["bytes"], first["exposed_ms"]) == ("all_gather", 80, None)
-    assert first["bus_gb_per_s"] == pytest.approx(0.4)
-    assert (second["operation"], second["backend"], second["bytes"]) == ("broadcast", "nccl", 80)
-    assert second["algorithm_gb_per_s"] is second["device"] is second["stream"] is None
-    (alone,) = rows(tmp_path, [gloo, nccl, kernel(1, 0, 10)])
-    assert alone["operation"] == "all_gather"
-
-
-def test_records_of_other_operations_are_no_collectives(tmp_path):
-    events = [op("record_param_comms", 0, 10, Collective_name=name) for name in ("init", "wait", "")]
-    assert rows(tmp_path, events) == []
-
-
-def test_range_open_at_the_end_of_recording_has_no_length(tmp_path):
-    events = [
-        annotation("gloo:all_reduce", at, end, Input_Dims=[[10]], Input_type=["float"])
-        for at, end in [(0, 9), (20, 20)]
-    ]
-    whole, still_open = rows(tmp_path, events)
-    assert (whole["duration_ms"], still_open["duration_ms"]) == (pytest.approx(9e-6), None)
-    assert still_open["start_ms"] == pytest.approx(20e-6)
-
-
-def test_a_barrier_has_no_bandwidth(tmp_path):
-    events = [
-        annotation("gloo:barrier", 0, 10),
-        kernel(1, 0, 10, name="nccl_x", **ALL_REDUCE | {"Collective_name": "barrier"}),
-    ]
-    assert [row["algorithm_gb_per_s"] for row in rows(tmp_path, events)] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -282,22 +192,6 @@ def copy(correlation, start, end, name="Memcpy HtoD (Pageable -> Device)", **arg
     return kernel(correlation, start, end, name=name, category="gpu_memcpy", **args)
 
 
-def test_copy_has_direction_and_speed(tmp_path):
-    events = [
-        step_mark(0, 0, 100),
-        op("aten::copy_", 0, 50, external=1),
-        launch(1, 10, 20, name="cudaMemcpyAsync"),
-        copy(1, 30, 130, bytes=1000, external=1),
-        copy(2, 200, 250, name="Memcpy PtoP (Device -> Device)"),
-        copy(3, 300, 310, name="a vendor's copy", bytes=5),
-    ]
-    first, second, third = rows(tmp_path, events, copies)
-    assert (first["step"], first["kind"], first["source"], first["target"]) == (0, "HtoD", "pageable", "device")
-    assert (first["bytes"], first["gb_per_s"], first["operator"]) == (1000, pytest.approx(10), "aten::copy_")
-    assert (second["kind"], second["bytes"], second["gb_per_s"], second["blocking"]) == ("PtoP", None, None, None)
-    assert (third["kind"], third["source"], third["gb_per_s"]) == (None, None, pytest.approx(0.5))
-
-
 @pytest.mark.parametrize(
     ("events", "blocking"),
     [
@@ -317,78 +211,7 @@ def test_copy_blocks_if_the_host_waits_for_the_copy(tmp_path, events, blocking):
     assert [row["blocking"] for row in found] == [blocking]
 
 
-def test_slow_call_for_pinned_memory_does_not_block(tmp_path):
-    events = [launch(1, 0, 100, name="cudaMemcpyAsync"), copy(1, 40, 60, name="Memcpy HtoD (Pinned -> Device)")]
-    assert [row["blocking"] for row in rows(tmp_path, events, copies)] == [False]
-
-
 # --- synchronisations
-
-
-def test_wait_has_its_operator_and_line(tmp_path):
-    """The outermost operator, and the innermost line of one's own."""
-    events = [
-        step_mark(7, 0, 100),
-        python_frame("train.py(12): step", 0, 100),
-        python_frame("torch/nn/modules/module.py(99): _call_impl", 5, 90),
-        python_frame("<built-in method item>", 6, 80),
-        op("aten::is_nonzero", 10, 80),
-        op("aten::item", 20, 70),
-        launch(1, 30, 60, name="cudaStreamSynchronize"),
-    ]
-    (row,) = rows(tmp_path, events, synchronisations)
-    assert (row["step"], row["call"], row["operator"]) == (7, "cudaStreamSynchronize", "aten::is_nonzero")
-    assert (nanos(row["start_ms"]), nanos(row["host_ms"])) == (30, 30)
-    assert row["line"] == "train.py(12): step"
-
-
-def test_library_line_is_used_without_a_line_of_the_user(tmp_path):
-    frames = [python_frame("torch/optim/sgd.py(3): step", 0, 100), python_frame("nn.Module: Linear_0", 1, 90)]
-    (row,) = rows(tmp_path, [*frames, launch(1, 30, 60, name="cudaDeviceSynchronize")], synchronisations)
-    assert (row["operator"], row["line"]) == (None, "torch/optim/sgd.py(3): step")
-
-
-def test_number_of_an_unrelated_operator_is_ignored(tmp_path):
-    """Calls outside of operators bear their own correlation as external id in some traces."""
-    events = [
-        op("early", 0, 10, external=9),
-        *(op("busy", 20 + i, 21 + i, external=100 + i) for i in range(3)),
-        *(launch(200 + i, 20 + i, 21 + i, external=100 + i) for i in range(3)),
-        launch(9, 50, 60, name="cudaDeviceSynchronize", external=9),
-    ]
-    assert [row["operator"] for row in rows(tmp_path, events, synchronisations)] == [None]
-
-
-def test_waits_of_the_tracer_are_joined_to_their_calls(tmp_path):
-    def reported(kind, correlation, start, end):
-        event = slice_event("cuda_sync", kind, start, end, pid=0, tid=7)
-        return event | {"args": {"cuda_sync_kind": kind, "stream": 7, "correlation": correlation, "device": 0}}
-
-    events = [
-        op("conv", 0, 200),
-        *(launch(1, 10, 40, name="cudaStreamSynchronize"), reported("Stream Sync", 1, 12, 38)),
-        *(launch(2, 50, 55, name="cudaStreamWaitEvent"), reported("Stream Wait Event", 2, 51, 53)),
-        reported("Context Sync", 3, 90, 95),
-    ]
-    found = [
-        (row["call"], row["kind"], nanos(row["host_ms"]), nanos(row["device_ms"]), row["operator"])
-        for row in rows(tmp_path, events, synchronisations)
-    ]
-    assert found == [
-        ("cudaStreamSynchronize", "Stream Sync", 30, 26, "conv"),
-        ("cudaStreamWaitEvent", "Stream Wait Event", None, 2, "conv"),
-        ("Context Sync", "Context Sync", None, 5, None),
-    ]
-
-
-def test_operators_replace_calls_that_were_not_recorded(tmp_path):
-    events = [op("aten::item", 0, 30), op("aten::_local_scalar_dense", 5, 25), op("aten::nonzero", 40, 50)]
-    assert rows(tmp_path, events, synchronisations) == []
-    found = rows(tmp_path, [*events, kernel(1, 0, 10)], synchronisations)
-    assert [(row["call"], row["operator"], nanos(row["host_ms"])) for row in found] == [
-        ("aten::item", "aten::item", 30),
-        ("aten::nonzero", "aten::nonzero", 10),
-    ]
 
 
 spans = st.tuples(st.integers(0, 60), st.integers(0, 25))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfhooks import OperatorTable, testing
+from perfhooks import OperatorTable
 from perfhooks.trace import read
 from perfhooks.trace.tables import operators
 
@@ -96,84 +96,6 @@ def test_omitted_operations_equal_those_of_flop_counter(tmp_path):
 def test_without_all_flops_the_count_equals_torch(tmp_path):
     recorded(forgotten, tmp_path / "t.json")
     assert set(by_name(operators.table(read(tmp_path / "t.json")))) <= {"aten::conv2d", "aten::mul", "aten::add"}
-
-
-def table(tmp_path, *events, **options):
-    rows = operators.table(read(testing.write_trace(tmp_path / "t.json", events)), **options)
-    return {row["name"]: row["flops"] for row in rows.iter_rows(named=True)}
-
-
-CONVOLUTION = {
-    "Input_Dims": [[2, 4, 8, 8], [6, 2, 3, 3], [], [], [], [], [], [], []],
-    "Concrete_Inputs": ["", "", "", "[1, 1]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "2"],
-}
-BACKWARD = {
-    "Input_Dims": [[2, 6, 6, 6], [2, 4, 8, 8], [6, 2, 3, 3], [], [], [], [], [], [], [], []],
-    "Concrete_Inputs": ["", "", "", "[6]", "[1, 1]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "2", "[True, True, False]"],
-}
-FORWARD_FLOPS = 2 * 2 * 6 * 2 * 9 * 36
-
-
-def test_backward_of_a_grouped_convolution_costs_twice_forward(tmp_path):
-    """Unlike in torch's counter, which does not divide the gradient of the weight by the number of groups."""
-    events = [testing.op("aten::convolution", 0, 10, **CONVOLUTION)]
-    events += [testing.op("aten::convolution_backward", 20, 30, **BACKWARD)]
-    assert table(tmp_path, *events, all_flops=True) == {
-        "aten::convolution": FORWARD_FLOPS,
-        "aten::convolution_backward": 2 * FORWARD_FLOPS,
-    }
-
-
-@pytest.mark.parametrize(
-    ("mask", "gradients"), [("[True, False, True]", 1), ("[False, False, True]", 0), ("[1, 1, 0]", 2)]
-)
-def test_only_requested_gradients_count(mask, gradients, tmp_path):
-    args = BACKWARD | {"Concrete_Inputs": [*BACKWARD["Concrete_Inputs"][:-1], mask]}
-    found = table(tmp_path, testing.op("aten::convolution_backward", 0, 10, **args), all_flops=True)
-    assert found == {"aten::convolution_backward": gradients * FORWARD_FLOPS}
-
-
-def test_no_operation_counts_twice(tmp_path):
-    """Neither inside a call that torch counts, nor inside one that only we count."""
-    events = [
-        testing.op("aten::_scaled_dot_product_flash_attention", 0, 100, Input_Dims=[[2, 3, 5, 8]] * 3),
-        testing.op("aten::_flash_attention_forward", 10, 90, Input_Dims=[[2, 5, 3, 8]] * 3),
-        testing.op("aten::_flash_attention_forward", 200, 290, Input_Dims=[[2, 5, 3, 8]] * 3),
-    ]
-    flops = 4 * 2 * 3 * 5 * 5 * 8
-    found = table(tmp_path, *events, all_flops=True)
-    assert found == {"aten::_scaled_dot_product_flash_attention": flops, "aten::_flash_attention_forward": flops}
-
-
-@pytest.mark.parametrize(
-    ("kernel", "dims"),
-    [("flash", [[50, 3, 8]] * 3 + [[5], [5]]), ("efficient", [[1, 50, 3, 8]] * 3 + [[], [5], [5]])],
-)
-def test_packed_sequences_are_not_guessed(tmp_path, kernel, dims):
-    name = f"aten::_{kernel}_attention_forward"
-    assert table(tmp_path, testing.op(name, 0, 10, Input_Dims=dims), all_flops=True) == {name: None}
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        {},
-        {"Input_Dims": []},
-        {"Input_Dims": "torn"},
-        {"Input_Dims": [[2, 3], "x"]},
-        {"Input_Dims": [[2, -3], [-3, 4]]},
-        {"Input_Dims": [[2**40, 2], [2, 2**40]]},
-        {"Input_Dims": [[[2, 3], [2, 3]], [3, 4]]},
-        {"Input_Dims": [[1] * 65, [1] * 65]},
-    ],
-)
-def test_shapes_without_information_count_nothing(args, tmp_path):
-    assert table(tmp_path, testing.op("aten::mm", 0, 10, **args), all_flops=True) == {"aten::mm": None}
-
-
-def test_operators_without_a_formula_have_no_count(tmp_path):
-    events = [testing.op("aten::relu", 0, 10, Input_Dims=[[2, 3]]), testing.kernel(1, 0, 5)]
-    assert table(tmp_path, *events) == {"aten::relu": None, "gemm": None}
 
 
 def test_handler_passes_all_flops():

@@ -48,42 +48,6 @@ PLANTED = [
 ]
 
 
-def test_memory_peaks_of_all_devices_are_found(tmp_path):
-    found = memory.peak(opened(tmp_path, PLANTED))
-    assert found.rows() == [("cpu", 0.00016, 4, 16, None), ("cuda:0", 0.0005, 4, 640, 1000)]
-
-
-def test_allocations_at_the_peak_have_operator_and_source(tmp_path):
-    """An operator that only hands out memory stands for who called it, and so does a frame of torch."""
-    found = memory.alive_at_peak(opened(tmp_path, PLANTED)).filter(pl.col("device") == "cuda:0")
-    assert found.drop("device").rows() == [
-        ("before the recording", None, None, 400),
-        ("aten::empty", "train.py(3): step", 1, 200),
-        ("aten::clone", "train.py(3): step", 1, 32),
-        ("(outside)", "train.py(3): step", 1, 8),
-    ]
-
-
-def test_memory_over_time_equals_the_allocator_values(tmp_path):
-    found = memory.over_time(opened(tmp_path, PLANTED))
-    assert found.filter(pl.col("device") == "cpu").drop("device").rows() == [(0.00016, 16, None), (0.00017, 0, None)]
-    assert found.filter(pl.col("device") == "cuda:0")["allocated_bytes"].to_list() == [
-        564,
-        596,
-        532,
-        432,
-        632,
-        640,
-        440,
-    ]
-
-
-def test_sizes_are_summed_without_totals(tmp_path):
-    trace = opened(tmp_path, [event(10, 64, 1, -1), event(20, 32, 2, -1), event(30, -64, 1, -1)])
-    assert memory.over_time(trace)["allocated_bytes"].to_list() == [64, 96, 32]
-    assert memory.alive_at_peak(trace)["bytes"].sum() == 96
-
-
 @pytest.mark.parametrize(
     ("kind", "number", "name"),
     [(0, -1, "cpu"), (1, 3, "cuda:3"), (12, 0, "xpu:0"), (20, 1, "privateuseone:1"), (77, 0, "device-77:0")],

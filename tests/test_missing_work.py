@@ -5,9 +5,9 @@ from __future__ import annotations
 from decimal import Decimal
 
 import msgspec
-import numpy as np
 import polars as pl
 import pytest
+from table_cases import text_of
 
 from perfhooks import testing
 from perfhooks.analysis import findings
@@ -39,116 +39,27 @@ def training(steps=STEPS, *, each=10, span=800 * US, operator="aten::mm", offset
     return events
 
 
-def kernels_of(events, step):
-    begin = 10 * MS * STEPS.index(step) / 1000
-    return [event for event in events if event.get("cat") == "kernel" and begin <= event["ts"] < begin + 10_000]
+def without(events, *gone):
+    """The events that are not among others, and that are of none of these categories."""
+    numbers = {id(event) for event in gone if isinstance(event, dict)}
+    return [event for event in events if id(event) not in numbers and event.get("cat") not in gone]
 
 
-def seen(tmp_path, events, **metadata):
-    trace = read(testing.write_trace(tmp_path / "t.json", events, **metadata))
-    tables = Tables(trace)
-    return trace, tables.steps, set(tables.checks["name"]) - {"no-steps"}
+def of_step(events, step, category="kernel"):
+    """The events of a category that begin in a step."""
+    begin = 10_000 * STEPS.index(step)
+    return [event for event in events if event.get("cat") == category and begin <= event["ts"] < begin + 10_000]
 
 
-DEVICE = (
-    *("device_span_ms", "busy_ms", "idle_ms", "compute_ms", "comm_ms", "exposed_comm_ms", "exposed_copy_ms"),
-    *("other_work_ms", "device_busy_ms", "device_idle_ms", "kernels"),
-)
+def lost(events, *steps, count=None, begin=0):
+    """The same events without kernels of some steps: so many of each, or all."""
+    return without(events, *(each for step in steps for each in of_step(events, step)[begin:][:count]))
 
 
-def is_empty(table, *steps):
-    row = table.filter(table["step"].is_in(steps)).select(DEVICE)
-    return row.null_count().row(0) == (len(steps),) * len(DEVICE)
-
-
-def is_full(table, *steps):
-    return sum(table.filter(table["step"].is_in(steps)).select(DEVICE).null_count().row(0)) == 0
-
-
-@pytest.mark.parametrize("lost", [(), (12,), (11, 13)])
-def test_gaps_between_kernels_exclude_lost_work(tmp_path, lost):
-    """Nine gaps of 0.15 ms in each step of 10 ms, and one of 0.65 ms between two steps."""
-    gone = [event for step in lost for event in kernels_of(training(), step)]
-    trace, *_ = seen(tmp_path, [event for event in training() if event not in gone])
-    gaps = {(): (45 * 0.15 + 4 * 0.65) / 49, (12,): (36 * 0.15 + 2 * 0.65) / 38, (11, 13): 0.15}
-    assert Tables(trace).kernels.select("gap_before_ms", "gap_after_ms").row(0) == pytest.approx([gaps[lost]] * 2)
-
-
-def test_a_sound_recording_has_no_doubt(tmp_path):
-    trace, table, doubts = seen(tmp_path, training())
-    assert (doubts, is_full(table, *STEPS)) == (set(), True)
-    assert "device busy 80%" in of_window(CAPTURE, trace)
-
-
-@pytest.mark.parametrize("lost", [1, 3, 10])
-@pytest.mark.parametrize("step", [10, 12, 14])
-def test_a_step_that_lost_kernels_is_empty_and_in_no_mean(tmp_path, lost, step):
-    events = training()
-    gone = kernels_of(events, step)[:lost]
-    trace, table, doubts = seen(tmp_path, [event for event in events if event not in gone])
-    assert doubts & {"launches-without-kernel", "device-stopped", "step-with-few-kernels"}
-    assert is_empty(table, step)
-    assert is_full(table, *set(STEPS) - {step})
-    assert "device busy 80%" in of_window(CAPTURE, trace)
-    assert summary(table)["busy_share"] == pytest.approx(0.8)
-    evidence = findings.Evidence(CAPTURE, trace)
-    assert step not in evidence.steps["step"]
-    assert set(Tables(trace).idle(["step"])["step"]) == set(STEPS) - {step}
-
-
-LOST = {
-    (12,): "steps 10-14 without 12",
-    (10,): "steps 11-14",
-    (13, 14): "steps 10-12",
-    (11, 13): "steps 10-14 without 11 and 13",
-    (11, 12): "steps 10-14 without 11 and 12",
-    (10, 11, 13, 14): "step 12",
-}
-
-
-@pytest.mark.parametrize("lost", LOST)
-def test_every_output_names_the_steps_of_its_means(tmp_path, lost):
-    events = training()
-    gone = [event for step in lost for event in kernels_of(events, step)]
-    path = testing.write_trace(tmp_path / "t.json", [event for event in events if event not in gone])
-    trace = read(path)
-    assert of_window(CAPTURE, trace).startswith(f"{LOST[lost]}: 10 ms, ")
-    steps = window_data.reduce(CAPTURE, trace)["steps"]
-    assert steps["usual_steps"] == LOST[lost]
-    assert steps["is_usual"] == [step not in lost for step in STEPS]
-    assert steps["usual"]["busy_share"] == pytest.approx(0.8)
-    text = of_trace(path)
-    assert f"(profiled {LOST[lost]}), 80% device busy" in text
-    assert f"Profiled {LOST[lost]}:" in text
-
-
-def test_many_gaps_between_the_steps_of_a_mean_are_counted(tmp_path):
-    events = training(range(10, 18))
-    gone = [event for event in events if event.get("cat") == "kernel" and int(event["ts"] // 10_000) in (1, 3, 5)]
-    trace, *_ = seen(tmp_path, [event for event in events if event not in gone])
-    assert of_window(CAPTURE, trace).startswith("5 of the steps 10-17: 10 ms, ")
-
-
-def test_lost_kernels_show_without_correlations(tmp_path):
-    """A recorder that loses the launches' numbers as well leaves the counts of neighbours."""
-    events = training()
-    gone = kernels_of(events, 12)
-    numbers = {event["args"]["correlation"] for event in gone}
-    for event in events:
-        if event.get("cat") == "cuda_runtime" and event["args"]["correlation"] in numbers:
-            del event["args"]["correlation"]
-    _, table, doubts = seen(tmp_path, [event for event in events if event not in gone])
-    assert "step-with-few-kernels" in doubts
-    assert is_empty(table, 12)
-
-
-def test_two_steps_in_a_row_that_lost_kernels_are_found_without_launches(tmp_path):
-    events = [event for event in training() if event.get("cat") != "cuda_runtime"]
-    gone = [*kernels_of(events, 12)[6:], *kernels_of(events, 13)[:4]]
-    _, table, doubts = seen(tmp_path, [event for event in events if event not in gone])
-    assert "step-with-few-kernels" in doubts
-    assert is_empty(table, 12, 13)
-    assert is_full(table, 10, 11, 14)
+def changed(events, step, at, **values):
+    """The same events, of which a kernel has other values."""
+    of_step(events, step)[at].update(values)
+    return events
 
 
 def behind():
@@ -161,168 +72,36 @@ def behind():
     return events
 
 
-def launched_in(events, step):
-    begin = 10_000 * STEPS.index(step)
-    calls = [event for event in events if event.get("cat") == "cuda_runtime" and begin <= event["ts"] < begin + 10_000]
-    numbers = {event["args"]["correlation"] for event in calls}
-    return [event for event in events if event.get("cat") == "kernel" and event["args"]["correlation"] in numbers]
-
-
-def test_lost_work_of_a_late_device_may_run_in_the_next_step(tmp_path):
+def late_lost():
+    """Of a device that is behind, the work that one step launched is lost."""
     events = behind()
-    gone = launched_in(events, 12)
-    trace, table, _ = seen(tmp_path, [event for event in events if event not in gone])
-    assert is_empty(table, 12)
-    assert table["busy_ms"].null_count() == 1
-    assert table.filter(table["device_busy_ms"].is_null())["step"].to_list() == [12, 13]
-    assert "device busy 99%" in of_window(CAPTURE, trace)
-    assert not {finding.rule for finding in findings.find(CAPTURE, trace)} & {"shared-device", "host-bound"}
+    numbers = {event["args"]["correlation"] for event in of_step(events, 12, "cuda_runtime")}
+    return [event for event in events if event.get("cat") != "kernel" or event["args"]["correlation"] not in numbers]
 
 
-@pytest.mark.parametrize("lost", [False, True])
-def test_work_without_launches_counts_for_its_operator(tmp_path, lost):
+def without_numbers():
+    """A recorder that loses the launches' numbers as well leaves the counts of neighbours."""
+    events = training()
+    for call in of_step(events, 12, "cuda_runtime"):
+        del call["args"]["correlation"]
+    return lost(events, 12)
+
+
+def without_operator(*, is_lost):
     """A device that is behind runs few kernels during the first step, but none is lost."""
-    events = [event for event in behind() if event.get("cat") != "cuda_runtime"]
+    events = without(behind(), "cuda_runtime")
     gone = [event for event in events if event.get("cat") == "kernel" and event["args"]["External id"] > 20][:10]
-    _, table, doubts = seen(tmp_path, [event for event in events if not lost or event not in gone])
-    assert ("step-with-few-kernels" in doubts) == lost
-    assert table.filter(table["device_busy_ms"].is_null())["step"].to_list() == ([12, 13] if lost else [])
+    return without(events, *gone) if is_lost else events
 
 
-def test_another_clock_shows_on_a_device_that_is_behind(tmp_path):
-    """Only work at the start of the recording runs before its launch."""
-    events = behind()
-    for event in events:
-        event["ts"] -= 1_000 if event.get("cat") == "kernel" else 0
-    _, table, doubts = seen(tmp_path, events)
-    assert doubts == {"kernels-before-launch"}
-    assert table["device_busy_ms"].null_count() == table.height
-    assert table["busy_ms"].null_count() == 0
-
-
-def test_a_step_that_launches_less_keeps_its_times(tmp_path):
-    events = [event for event in training() if not (event["ts"] >= 20_000 and event["ts"] < 27_600)]
-    _, table, _ = seen(tmp_path, [step_mark(12, 20 * MS, 30 * MS), *events])
-    assert is_full(table, *STEPS)
-    assert table["kernels"].to_list() == [10, 10, 2, 10, 10]
-
-
-@pytest.mark.parametrize("offset", [-(10**18), -3600 * 10**9, -4 * MS, 10**18])
-def test_different_clocks_empty_the_columns_of_the_wall(tmp_path, offset):
-    trace, table, doubts = seen(tmp_path, training(offset=offset))
-    assert doubts & {"kernels-before-launch", "clocks-apart"}
-    assert table["device_busy_ms"].null_count() == table["device_idle_ms"].null_count() == table.height
-    assert table["busy_ms"].to_list() == pytest.approx([8.0] * 5)
-    assert "device" not in of_window(CAPTURE, trace)
-    assert Tables(trace).idle().height == Tables(trace).gaps.height == 0
-    assert not findings.Evidence(CAPTURE, trace).is_device_traced
-    assert "busy_share" not in summary(table)
-
-
-def test_another_clock_without_launches_empties_all(tmp_path):
-    events = [event for event in training(offset=10**18) if event.get("cat") != "cuda_runtime"]
-    _, table, _ = seen(tmp_path, events)
-    assert is_empty(table, *STEPS)
-
-
-def test_host_clock_counts_without_marks(tmp_path):
-    events = [event for event in training(offset=-(10**18)) if "ProfilerStep" not in event["name"]]
-    _, table, _ = seen(tmp_path, events)
-    assert table["wall_ms"].item() < 50
-
-
-def test_a_few_microseconds_of_drift_are_no_other_clock(tmp_path):
-    _, table, doubts = seen(tmp_path, training(offset=-60 * US))
-    assert doubts == {"kernels-before-launch"}
-    assert is_full(table, *STEPS)
-
-
-def test_kernel_with_a_wrong_time_affects_one_step(tmp_path):
-    events = training()
-    kernels_of(events, 13)[4]["ts"] = 5.0
-    trace, table, _ = seen(tmp_path, events)
-    assert is_empty(table, 13)
-    assert is_full(table, 11, 12, 14)
-    assert "device busy" in of_window(CAPTURE, trace)
-
-
-@pytest.mark.parametrize("span", [9 * MS, 1_600 * MS])
-@pytest.mark.parametrize("at", [0, 4, 7])
-def test_a_kernel_that_overlaps_its_successors_ends_at_the_next(tmp_path, span, at):
-    events = training()
-    kernels_of(events, 12)[at]["dur"] = span / 1000
-    trace, table, doubts = seen(tmp_path, events)
-    assert doubts == {"overflowed-kernels"}
-    assert table.filter(table["step"] == 12)["busy_ms"].item() == pytest.approx(8.15)
-    assert [row["max_ms"] for row in Tables(trace).kernels.rows(named=True)] == [pytest.approx(0.95)]
+def shifted(events, by_us, category="kernel"):
+    return [event | {"ts": event["ts"] + by_us * (event.get("cat") == category)} for event in events]
 
 
 def waiting(events):
     """The host waits for the device at the end of each step."""
     ends = [10 * MS * (place + 1) - 200 * US for place in range(len(STEPS))]
     return [*events, *(launch(900 + end, end, end + 190 * US, name="cudaDeviceSynchronize") for end in ends)]
-
-
-@pytest.mark.parametrize(("offset", "agree"), [(30 * US, True), (1500 * US, False), (200 * MS, False)])
-def test_work_that_ends_after_a_wait_for_it_has_another_clock(tmp_path, offset, agree):
-    trace, table, doubts = seen(tmp_path, waiting(training(offset=offset)))
-    assert doubts == (set() if agree else {"clocks-apart"})
-    assert table["device_busy_ms"].null_count() == (0 if agree else table.height)
-    assert table["busy_ms"].to_list() == pytest.approx([8.0] * 5)
-    assert ("device busy" in of_window(CAPTURE, trace)) == agree
-
-
-@pytest.mark.parametrize("begin", [-5 * MS, -(10**18), 1_736_405_443_863_674_000])
-@pytest.mark.parametrize("has_waits", [True, False])
-def test_waits_are_compared_at_any_time_of_the_clock(tmp_path, begin, has_waits):
-    events = waiting(training()) if has_waits else training()
-    shifted = [event | {"ts": Decimal(begin) / 1000 + Decimal(str(event["ts"]))} for event in events]
-    encode = msgspec.json.Encoder(decimal_format="number").encode
-    text = encode({"schemaVersion": 1, "traceEvents": shifted})
-    (tmp_path / "t.json").write_bytes(text)
-    tables = Tables(read(tmp_path / "t.json"))
-    assert (tables.checks.height, is_full(tables.steps, *STEPS)) == (0, True)
-
-
-def test_another_device_may_work_after_a_wait(tmp_path):
-    events = training(offset=1500 * US)
-    events += [launch(800, 200 * US, 210 * US), kernel(800, 300 * US, 400 * US, device=1)]
-    _, table, doubts = seen(tmp_path, waiting(events))
-    assert (doubts, is_full(table, *STEPS)) == (set(), True)
-
-
-def test_the_last_kernel_before_a_wait_ends_with_it(tmp_path):
-    """Nine kernels of 0.8 ms, and one from 8.705 to 9.99 ms."""
-    events = training()
-    kernels_of(events, 14)[-1]["dur"] = 1_600_000.0
-    _, table, doubts = seen(tmp_path, waiting(events))
-    assert doubts == {"overflowed-kernels"}
-    assert table["busy_ms"].to_list() == pytest.approx([8.0] * 4 + [8.485])
-
-
-def test_one_kernel_long_after_a_wait_for_it_costs_its_step(tmp_path):
-    events = training()
-    kernels_of(events, 12)[-1]["ts"] += 25_000
-    _, table, doubts = seen(tmp_path, waiting(events))
-    assert doubts == {"clocks-apart"}
-    assert is_empty(table, 12)
-    assert is_full(table, 10, 11, 14)
-
-
-def test_kernels_of_other_streams_may_overlap(tmp_path):
-    events = training()
-    events.append(launch(900, 20 * US, 30 * US))
-    events.append(kernel(900, 40 * US, 9 * MS, stream=9))
-    _, table, doubts = seen(tmp_path, events)
-    assert doubts == set()
-    assert table["busy_ms"][0] == pytest.approx(8.96 + 0.0, abs=0.6)
-
-
-def test_dependent_launches_keep_their_lengths(tmp_path):
-    """Programmatic dependent launch: each kernel begins before the one before it ends."""
-    _, table, doubts = seen(tmp_path, training(span=1000 * US))
-    assert doubts == set()
-    assert is_full(table, *STEPS)
 
 
 def replays(*graphs, node=0):
@@ -342,66 +121,168 @@ def replays(*graphs, node=0):
 ONE, OTHER = [f"g1_k{index % 3}" for index in range(128)], [f"g2_k{index % 5}" for index in range(40)]
 
 
-@pytest.mark.parametrize("short", [ONE[:112], ONE[16:], ONE[:60] + ONE[72:124]])
-def test_different_replays_of_one_graph_are_a_doubt(tmp_path, short):
-    trace, table, doubts = seen(tmp_path, replays(ONE, short, ONE, short))
-    assert doubts == {"unequal-replays"}
-    assert "replays of one graph differ by 16 kernels" in Tables(trace).checks["text"][0]
-    assert is_empty(table, 11, 13)
-    assert is_full(table, 10, 12)
+def others(name, category="kernel", *, at=8 * US, begin=20 * US, end=50 * US, call="cudaLaunchKernel"):
+    """The training, of whose kernels none was recorded, but other work of each step."""
+    starts = [(800 + number, 10 * MS * number + at) for number in range(5)]
+    calls = [launch(number, start, start + 5 * US, name=call) for number, start in starts]
+    return [
+        *calls,
+        *(kernel(number, start + begin, start + end, name=name, category=category) for number, start in starts),
+    ]
 
 
-def test_two_graphs_that_alternate_are_none(tmp_path):
-    _, table, doubts = seen(tmp_path, replays(ONE, OTHER, ONE, OTHER))
-    assert (doubts, is_full(table, 10, 11, 12, 13)) == (set(), True)
-
-
-def test_two_graphs_of_the_same_kernels_have_other_nodes(tmp_path):
-    _, table, doubts = seen(tmp_path, replays(ONE, ONE[:112], ONE, ONE[:112], node=1000))
-    assert (doubts, is_full(table, 10, 11, 12, 13)) == (set(), True)
-
-
-@pytest.mark.parametrize("kind", ["gpu_memcpy", "gpu_memset"])
-def test_copies_without_kernels_leave_the_device_unknown(tmp_path, kind):
-    events = [event for event in training() if event.get("cat") != "kernel"]
-    for number in range(5):
-        at = 10 * MS * number + 8 * US
-        events.append(launch(800 + number, at, at + 5 * US, name="cudaMemcpyAsync"))
-        events.append(kernel(800 + number, at + 20 * US, at + 50 * US, name="Memcpy HtoD", category=kind))
-    trace, table, doubts = seen(tmp_path, events)
-    assert doubts == {"no-compute-kernels", "launches-without-kernel", "device-stopped"}
-    assert is_empty(table, *STEPS)
-    assert "device" not in of_window(CAPTURE, trace)
-
-
-@pytest.mark.parametrize("name", ["vllm::all_reduce", "mylib::combine"])
-def test_an_operator_that_communicates_may_have_any_name(tmp_path, name):
+def communicating(name):
     events = []
     for number in range(1, 13):
         at = number * 300 * US
         events += [op(name, at, at + 20 * US, external=number), launch(number, at + 5 * US, at + 9 * US)]
         events += [kernel(number, at + 20 * US, at + 270 * US, name="ncclDevKernel_AllGather_RING_LL", stream=9)]
-    _, table, doubts = seen(tmp_path, events)
-    assert doubts == set()
-    assert table["comm_ms"].item() == pytest.approx(3)
+    return events
 
 
-def test_lost_stream_keeps_communication_times(tmp_path):
-    events = [event for event in training() if event.get("cat") not in ("kernel", "cuda_runtime")]
-    for number in range(5):
-        at = 10 * MS * number + 6 * MS
-        events.append(launch(800 + number, at, at + 5 * US))
-        events.append(kernel(800 + number, at + MS, at + 3 * MS, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL"))
-    _, table, doubts = seen(tmp_path, events)
-    assert "no-compute-kernels" in doubts
-    assert table["comm_ms"].to_list() == pytest.approx([2.0] * 5)
-    assert table["compute_ms"].null_count() == table["busy_ms"].null_count() == 5
+def only_communication():
+    events = training(operator="vllm::all_reduce")
+    return [
+        event | {"name": event["name"].replace("ampere_sgemm_128x64_tn", "ncclDevKernel_Generic_2")} for event in events
+    ]
+
+
+NO_CALLS = without(training(), "cuda_runtime")
+LESS = [event for event in training() if not 20_000 <= event["ts"] < 27_600]
+MOVED = {"call": "cudaMemcpyAsync", "name": "Memcpy HtoD"}
+COLLECTIVE = {"name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "at": 6 * MS, "begin": MS, "end": 3 * MS}
+LOST = ((12,), (10,), (14,), (13, 14), (11, 13), (11, 12), (10, 11, 13, 14))
+CASES = {
+    "sound": training(),
+    **{f"all kernels of {steps} are lost": lost(training(), *steps) for steps in LOST},
+    **{
+        f"{count} kernels of step {step} are lost": lost(training(), step, count=count)
+        for count in (1, 3)
+        for step in (10, 12, 14)
+    },
+    "three of eight steps have lost kernels": [
+        event
+        for event in training(range(10, 18))
+        if event.get("cat") != "kernel" or int(event["ts"] // 10_000) not in (1, 3, 5)
+    ],
+    "lost kernels and numbers of launches": without_numbers(),
+    "two steps in a row lost kernels, without launches": without(
+        NO_CALLS, *of_step(NO_CALLS, 12)[6:], *of_step(NO_CALLS, 13)[:4]
+    ),
+    "a late device lost the work of a step": late_lost(),
+    "a late device without launches": without_operator(is_lost=False),
+    "a late device without launches lost work": without_operator(is_lost=True),
+    "another clock on a late device": shifted(behind(), -1000),
+    "a step that launches less": [step_mark(12, 20 * MS, 30 * MS), *LESS],
+    **{
+        f"a clock apart by {offset} ns": training(offset=offset)
+        for offset in (-(10**18), -3600 * 10**9, -4 * MS, 10**18)
+    },
+    "a clock apart, without launches": without(training(offset=10**18), "cuda_runtime"),
+    "a clock apart, without marks": without(training(offset=-(10**18)), "user_annotation"),
+    "a few microseconds of drift": training(offset=-60 * US),
+    "a kernel with a wrong time": changed(training(), 13, 4, ts=5.0),
+    **{
+        f"kernel {at} lasts {span / MS:g} ms": changed(training(), 12, at, dur=span / 1000)
+        for at in (0, 4, 7)
+        for span in (9 * MS, 1_600 * MS)
+    },
+    **{
+        f"work ends {offset / US:g} us late, waited for": waiting(training(offset=offset))
+        for offset in (30 * US, 1500 * US, 200 * MS)
+    },
+    "another device works after a wait": waiting(
+        [*training(offset=1500 * US), launch(800, 200 * US, 210 * US), kernel(800, 300 * US, 400 * US, device=1)]
+    ),
+    "the last kernel before a wait is long": waiting(changed(training(), 14, -1, dur=1_600_000.0)),
+    "one kernel long after a wait for it": waiting(changed(training(), 12, -1, ts=28_705.0 + 25_000)),
+    "a kernel of another stream overlaps": [
+        *training(),
+        launch(900, 20 * US, 30 * US),
+        kernel(900, 40 * US, 9 * MS, stream=9),
+    ],
+    "dependent launches": training(span=1000 * US),
+    **{
+        f"replay of {name}": replays(ONE, short, ONE, short)
+        for name, short in (
+            ("the first 112 kernels", ONE[:112]),
+            ("the last 112 kernels", ONE[16:]),
+            ("112 kernels without some in between", ONE[:60] + ONE[72:124]),
+            ("another graph", OTHER),
+        )
+    },
+    "two graphs of the same kernels": replays(ONE, ONE[:112], ONE, ONE[:112], node=1000),
+    **{
+        f"only {category}": [*without(training(), "kernel"), *others(category=category, **MOVED)]
+        for category in ("gpu_memcpy", "gpu_memset")
+    },
+    **{f"operator {name} communicates": communicating(name) for name in ("vllm::all_reduce", "mylib::combine")},
+    "only the stream of communication": [*without(training(), "kernel", "cuda_runtime"), *others(**COLLECTIVE)],
+    "a training that only communicates": only_communication(),
+}
+"""What is unusual about a training of five steps of 10 ms, whose device is busy for 8 ms of each."""
+DEVICE = (
+    *("device_span_ms", "busy_ms", "idle_ms", "compute_ms", "comm_ms", "exposed_comm_ms", "exposed_copy_ms"),
+    *("other_work_ms", "device_busy_ms", "device_idle_ms", "kernels"),
+)
+
+
+def test_consequences_of_unusual_records_are_exact(golden, tmp_path):
+    texts = []
+    for title, events in CASES.items():
+        trace = read(testing.write_trace(tmp_path / "t.json", events))
+        tables, evidence = Tables(trace), findings.Evidence(CAPTURE, trace)
+        texts += [f"# {title}", of_window(CAPTURE, trace)]
+        texts += [f"doubts: {', '.join(tables.checks['name'])}"]
+        texts += [f"findings: {', '.join(finding.rule for finding in findings.find(CAPTURE, trace))}"]
+        texts += [
+            f"steps of the findings: {evidence.steps['step'].to_list()}, device known: {evidence.is_device_traced}"
+        ]
+        texts += [f"steps with idle causes: {tables.idle(['step'])['step'].unique(maintain_order=True).to_list()}"]
+        texts += [f"gaps: {tables.gaps.height}", text_of(tables.steps.select("step", "wall_ms", *DEVICE))]
+        texts += [
+            text_of(tables.kernels.select("name", "count", "total_ms", "max_ms", "gap_before_ms", "gap_after_ms")),
+            "",
+        ]
+    golden("missing_work.txt", "\n".join(texts))
+
+
+@pytest.mark.parametrize(
+    ("steps", "named"),
+    [
+        ((12,), "steps 10-14 without 12"),
+        ((10,), "steps 11-14"),
+        ((11, 13), "steps 10-14 without 11 and 13"),
+        ((10, 11, 13, 14), "step 12"),
+    ],
+)
+def test_every_output_names_the_steps_of_its_means(tmp_path, steps, named):
+    path = testing.write_trace(tmp_path / "t.json", lost(training(), *steps))
+    trace = read(path)
+    assert of_window(CAPTURE, trace).startswith(f"{named}: 10 ms, ")
+    found = window_data.reduce(CAPTURE, trace)["steps"]
+    assert found["usual_steps"] == named
+    assert found["is_usual"] == [step not in steps for step in STEPS]
+    assert found["usual"]["busy_share"] == summary(Tables(trace).steps)["busy_share"] == pytest.approx(0.8)
+    text = of_trace(path)
+    assert f"(profiled {named}), 80% device busy" in text
+    assert f"Profiled {named}:" in text
+
+
+@pytest.mark.parametrize("begin", [-5 * MS, -(10**18), 1_736_405_443_863_674_000])
+@pytest.mark.parametrize("has_waits", [True, False])
+def test_waits_are_compared_at_any_time_of_the_clock(tmp_path, begin, has_waits):
+    events = waiting(training()) if has_waits else training()
+    shifted = [event | {"ts": Decimal(begin) / 1000 + Decimal(str(event["ts"]))} for event in events]
+    encode = msgspec.json.Encoder(decimal_format="number").encode
+    text = encode({"schemaVersion": 1, "traceEvents": shifted})
+    (tmp_path / "t.json").write_bytes(text)
+    tables = Tables(read(tmp_path / "t.json"))
+    assert (tables.checks.height, tables.steps["device_busy_ms"].to_list()) == (0, pytest.approx([8.0] * 5))
 
 
 def test_device_times_of_operators_that_lost_work_are_empty(tmp_path):
-    events = training()
-    gone = kernels_of(events, 12)
-    path = testing.write_trace(tmp_path / "t.json", [event for event in events if event not in gone])
+    path = testing.write_trace(tmp_path / "t.json", lost(training(), 12))
     tables = Tables(read(path))
     total = tables.operators().filter(pl.col("name") == "aten::mm")
     assert total.select("count", "self_device_ms", "device_ms").row(0) == (50, None, None)
@@ -415,21 +296,11 @@ def test_device_times_of_operators_that_lost_work_are_empty(tmp_path):
 @pytest.mark.parametrize("has_launches", [True, False])
 def test_device_times_of_operators_are_empty_without_kernels(tmp_path, has_launches):
     """The work of one operator was recorded, and the kernels of the other operator were lost."""
-    events = [event for event in training() if event.get("cat") != "kernel"]
+    events = without(training(), "kernel")
     events += [op("aten::copy_", 9_700 * US, 9_720 * US, external=99)]
     events += [launch(900, 9_705 * US, 9_710 * US, name="cudaMemcpyAsync", external=99)]
-    events = [event for event in events if has_launches or event.get("cat") != "cuda_runtime"]
+    events = events if has_launches else without(events, "cuda_runtime")
     copied = kernel(900, 9_800 * US, 9_900 * US, category="gpu_memcpy", name="Memcpy HtoD", external=99)
     rows = Tables(read(testing.write_trace(tmp_path / "t.json", [*events, copied]))).operators()
     times = dict(rows.filter(kind="op").select("name", "self_device_ms").iter_rows())
     assert times == {"aten::mm": None, "aten::copy_": pytest.approx(0.1)}
-
-
-def test_device_that_only_communicates_has_known_times(tmp_path):
-    events = training(operator="vllm::all_reduce")
-    for event in events:
-        event["name"] = event["name"].replace("ampere_sgemm_128x64_tn", "ncclDevKernel_Generic_2")
-    _, table, doubts = seen(tmp_path, events)
-    assert doubts == set()
-    assert np.allclose(table["comm_ms"], 8.0)
-    assert is_full(table, *STEPS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 
 import numpy as np
-import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +14,7 @@ from perfhooks.report.page import run_data, window_data
 from perfhooks.trace import Kind, read
 from perfhooks.trace.nesting import host, intervals
 from perfhooks.trace.nesting.slices import nest
-from perfhooks.trace.tables import modules, operators
+from perfhooks.trace.tables import modules
 
 NODE = "autograd::engine::evaluate_function: "
 AUTOGRAD = 999
@@ -68,64 +67,6 @@ def planted(*, linked):
     return events + forward + backward
 
 
-@pytest.mark.parametrize("linked", [True, False])
-def test_planted_times_are_exact(linked, tmp_path):
-    """By the links of the trace, or without them by sequence numbers."""
-    found = table(tmp_path, planted(linked=linked))
-    assert found["path"].to_list() == ["Net_0", "Net_0/A_0", "Net_0/B_0"]
-    assert found.select("name", "depth", "calls").rows() == [("Net_0", 0, 2), ("A_0", 1, 2), ("B_0", 1, 2)]
-    assert times(found, "forward_ms", "forward_self_ms", "forward_device_ms") == {
-        "Net_0": (800, 300, 40),
-        "Net_0/A_0": (200, 200, 14),
-        "Net_0/B_0": (300, 300, 26),
-    }
-    # B's node and the AccumulateGrad behind it; the node of the loss belongs to no module
-    assert times(found, "backward_ms", "backward_device_ms") == {
-        "Net_0": (300, 40),
-        "Net_0/A_0": (100, 0),
-        "Net_0/B_0": (200, 40),
-    }
-
-
-def test_a_link_counts_more_than_a_sequence_number(tmp_path):
-    """Numbers are used again by operators that make no node."""
-    first, last = (testing.op("aten::a", start, start + 5, Sequence_number=1) for start in (10, 60))
-    node = testing.op(f"{NODE}X", 200, 230, Sequence_number=1, Fwd_thread_id=1)
-    events = [module("A_0", 0, 50), module("B_0", 50, 100), first, last, node]
-    assert times(table(tmp_path, [*events, *testing.flow(1, first, node)]), "backward_ms") == {
-        "A_0": (30,),
-        "B_0": (0,),
-    }
-    assert times(table(tmp_path, events), "backward_ms") == {"A_0": (0,), "B_0": (30,)}
-
-
-def test_the_time_of_a_node_inside_another_is_its_own(tmp_path):
-    outer, inner = testing.op("aten::a", 10, 20), testing.op("aten::b", 60, 70)
-    nodes = [testing.op(f"{NODE}A", 200, 300), testing.op(f"{NODE}B", 220, 250)]
-    links = [*testing.flow(1, outer, nodes[0]), *testing.flow(2, inner, nodes[1])]
-    found = table(tmp_path, [module("A_0", 0, 50), module("B_0", 50, 100), outer, inner, *nodes, *links])
-    assert times(found, "backward_ms") == {"A_0": (70,), "B_0": (30,)}
-
-
-def test_recomputation_is_part_of_the_backward_pass(tmp_path):
-    operator, node = testing.op("aten::a", 10, 20), testing.op(f"{NODE}A", 200, 300)
-    again = [module("A_0", 210, 260), testing.op("aten::a", 220, 230)]
-    found = table(tmp_path, [module("A_0", 0, 50), operator, node, *again, *testing.flow(1, operator, node)])
-    assert found.select("path", "calls").rows() == [("A_0", 1)]
-    assert times(found, "forward_ms", "backward_ms") == {"A_0": (50, 100)}
-
-
-def test_module_of_two_parents_has_two_rows(tmp_path):
-    events = [module("A_0", 0, 50), module("Shared_0", 10, 20), module("B_0", 50, 100), module("Shared_0", 60, 80)]
-    found = times(table(tmp_path, events), "forward_ms")
-    assert found == {"A_0": (50,), "A_0/Shared_0": (10,), "B_0": (50,), "B_0/Shared_0": (20,)}
-
-
-def test_module_is_one_row_at_any_python_depth(tmp_path):
-    events = [module("A_0", 0, 50), module("A_0", 100, 150), testing.python_frame("f.py(1): f", 90, 200)]
-    assert table(tmp_path, events).select("path", "calls").rows() == [("A_0", 2)]
-
-
 def annotated(number, start, end, name, **args):
     event = testing.kernel(number, start, end, graph_node_id=7)
     event["args"] |= {"name": name, **args}
@@ -143,26 +84,6 @@ def replayed():
     return [*calls, *work]
 
 
-def test_named_part_of_a_cuda_graph_is_below_its_module(tmp_path):
-    found = table(tmp_path, replayed())
-    assert times(found, "forward_device_ms", "backward_device_ms") == {
-        "Net_0": (42, 7),
-        "Net_0/mlp": (13, 7),
-        "Net_0/attention": (20, 0),
-        "Net_0/Head_0": (4, 0),
-        "mlp": (60, 0),
-    }
-    assert found["path"].to_list() == ["Net_0", "Net_0/mlp", "Net_0/attention", "Net_0/Head_0", "mlp"]
-    of_host = found.select("calls", "forward_ms", "forward_self_ms", "backward_ms")
-    assert [row == (None,) * 4 for row in of_host.iter_rows()] == [False, True, True, False, True]
-    trace = read(tmp_path / "t.json")
-    assert modules.model(trace, found) == "Net", "a region is no model"
-    kernels = operators.table(trace, by="module").filter(pl.col("kind") == "kernel")
-    assert times(kernels.rename({"module": "path"}), "device_ms") == {
-        "Net_0/mlp": (20,), "Net_0/attention": (20,), "Net_0": (5,), "Net_0/Head_0": (4,), "mlp": (60,),
-    }  # fmt: skip  # as above
-
-
 def test_report_keeps_the_regions_with_most_device_time(tmp_path, monkeypatch):
     """The host spends nothing in them, so that its time alone would cut them off first."""
     monkeypatch.setattr(window_data, "_ROWS", 1)
@@ -171,12 +92,6 @@ def test_report_keeps_the_regions_with_most_device_time(tmp_path, monkeypatch):
     (details,) = run_data.from_trace(path)["windows"][0]["details"].values()
     assert details["modules"]["rows"]["name"] == ["Net_0", "mlp", "attention", "mlp"]
     assert details["modules"]["count"] == 25
-
-
-def test_regions_of_cuda_graphs_need_no_stacks(tmp_path):
-    found = table(tmp_path, [each for each in replayed() if each["cat"] != "python_function"])
-    assert times(found, "forward_device_ms", "backward_device_ms") == {"mlp": (73, 7), "attention": (20, 0)}
-    assert modules.model(read(tmp_path / "t.json"), found) is None
 
 
 def test_regions_below_too_deep_modules_have_no_parent(tmp_path, monkeypatch):

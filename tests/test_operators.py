@@ -113,11 +113,6 @@ def table(tmp_path, events, **options):
     return {row["name"]: row for row in rows.iter_rows(named=True)}
 
 
-def test_steps_are_one_row(tmp_path):
-    found = table(tmp_path, [testing.step_mark(1, 0, 10), testing.step_mark(2, 10, 20)])
-    assert found["ProfilerStep*"]["count"] == 2
-
-
 @pytest.mark.parametrize("name", sorted(ranges.HIDDEN))
 def test_hidden_names_belong_to_their_callers(tmp_path, name):
     """What ran inside belongs to what ran around it."""
@@ -125,93 +120,6 @@ def test_hidden_names_belong_to_their_callers(tmp_path, name):
     found = table(tmp_path, events)
     assert set(found) == {"outer", "inner"}
     assert found["outer"]["self_cpu_ms"] == pytest.approx(90e-6)
-
-
-def test_an_only_child_with_its_parents_name_is_the_same_call(tmp_path):
-    events = [testing.op("a", 0, 100), testing.op("a", 10, 90), testing.op("a", 20, 80), testing.op("b", 30, 40)]
-    found = table(tmp_path, events)
-    assert found["a"]["count"] == 1
-    assert found["a"]["cpu_ms"] == pytest.approx(100e-6)
-    assert found["a"]["self_cpu_ms"] == pytest.approx(90e-6)
-
-
-def test_child_with_the_name_of_its_parent_beside_another_counts(tmp_path):
-    events = [testing.op("a", 0, 100), testing.op("a", 10, 40), testing.op("b", 50, 60)]
-    assert table(tmp_path, events)["a"]["count"] == 2
-
-
-def test_memory_belongs_to_slices_of_that_time_on_any_thread(tmp_path):
-    """Both ends of a slice count as inside."""
-    events = [testing.op("a", 10, 20), testing.op("b", 20, 30, tid=7), testing.memory(20, 64), testing.memory(40, -16)]
-    found = table(tmp_path, events)
-    assert found["a"]["cpu_bytes"] == found["b"]["cpu_bytes"] == 64
-    assert (found["[memory]"]["count"], found["[memory]"]["self_cpu_bytes"]) == (1, -16)
-
-
-def test_memory_of_devices_is_separate(tmp_path):
-    found = table(tmp_path, [testing.op("a", 0, 20), testing.memory(5, 64), testing.memory(6, 128, device=0)])
-    assert (found["a"]["cpu_bytes"], found["a"]["device_bytes"]) == (64, 128)
-
-
-def test_device_time_belongs_to_the_named_operator(tmp_path):
-    """Not to the runtime call, nor to whatever else ran then; the callers have it in their totals."""
-    events = [
-        testing.op("outer", 0, 100, external=1),
-        testing.op("mm", 10, 50, external=2),
-        testing.launch(7, 20, 30, external=2),
-        testing.kernel(7, 500, 600, external=2),
-        testing.slice_event("gpu_user_annotation", "outer", 500, 900, pid=0, tid=7, External_id=1),
-    ]
-    rows = operators.table(read(testing.write_trace(tmp_path / "t.json", events)))
-    found = {(row["name"], row["kind"]): row for row in rows.iter_rows(named=True)}
-    assert found["mm", "op"]["self_device_ms"] == pytest.approx(100e-6)
-    assert found["mm", "op"]["self_cpu_ms"] == pytest.approx(30e-6)
-    assert found["outer", "op"]["device_ms"] == pytest.approx(100e-6)
-    assert found["outer", "op"]["self_device_ms"] == 0
-    assert found["gemm", "kernel"]["self_device_ms"] == pytest.approx(100e-6)
-
-
-def test_work_without_an_external_id_belongs_to_its_launcher(tmp_path):
-    events = [testing.op("mm", 10, 50), testing.launch(7, 20, 30), testing.kernel(7, 500, 600)]
-    assert table(tmp_path, events)["mm"]["self_device_ms"] == pytest.approx(100e-6)
-
-
-def test_work_launched_by_a_label_belongs_to_the_label(tmp_path):
-    """Whether other calls name operators, as Kineto's do, or none does, as those of torch's new recorder cuspy."""
-    for number in (1, 0):
-        events = [testing.annotation("fused", 0, 90), testing.launch(1, 10, 12), testing.kernel(1, 100, 107)]
-        events += [testing.op("aten::x", 50, 80, external=1), testing.launch(2, 60, 62, external=number)]
-        found = table(tmp_path, [*events, testing.kernel(2, 107, 110, external=number)])
-        own = [found[name]["self_device_ms"] for name in ("fused", "aten::x")]
-        assert own == pytest.approx([7e-6, 3e-6])
-        assert [found[name]["device_ms"] for name in ("fused", "aten::x")] == pytest.approx([1e-5, 3e-6])
-
-
-def test_unknown_values_are_null(tmp_path):
-    found = table(tmp_path, [testing.op("mm", 10, 50)])
-    assert [found["mm"][column] for column in ("device_ms", "cpu_bytes", "device_bytes")] == [None] * 3
-
-
-def test_rows_can_be_split_by_step(tmp_path):
-    events = [testing.step_mark(3, 0, 10), testing.step_mark(4, 10, 20)]
-    events += [testing.op("mm", 1, 2), testing.op("mm", 11, 15), testing.op("mm", 16, 17), testing.op("mm", 30, 31)]
-    rows = operators.table(read(testing.write_trace(tmp_path / "t.json", events)), by="step")
-    assert {row["step"]: row["count"] for row in rows.iter_rows(named=True) if row["name"] == "mm"} == {
-        3: 1,
-        4: 2,
-        None: 1,
-    }
-
-
-@pytest.mark.parametrize(("external", "self_time"), [(0, 260), (2, 200)])
-def test_exclusive_times_sum_where_self_times_do_not(tmp_path, external, self_time):
-    """A call that bears no operator's number stays in the operator's self time, and has a row besides."""
-    events = [testing.op("a", 0, 100, external=1), testing.op("b", 200, 300, external=2)]
-    events += [testing.launch(7, 10, 70, external=external), testing.launch(8, 210, 220, external=2)]
-    found = table(tmp_path, events)
-    times = {name: round(row["exclusive_cpu_ms"] * 1e6) for name, row in found.items()}
-    assert times == {"a": 40, "b": 90, "cudaLaunchKernel": 70}
-    assert round(sum(row["self_cpu_ms"] for row in found.values()) * 1e6) == self_time
 
 
 slices = st.lists(
@@ -317,31 +225,6 @@ def test_stacks_equal_those_of_torch(depth, tmp_path):
         key = (name, *[frame for frame in reversed(stack.split(";")) if _filter_stack_entry(frame)][:depth])
         found[key] = found.get(key, 0) + count
     assert {key: count for key, count in found.items() if key[0] in names} == theirs
-
-
-def test_device_work_has_the_stack_and_the_module_of_its_launch(tmp_path):
-    events = [
-        testing.python_frame("nn.Module: A_0", 0, 200),
-        testing.python_frame("a.py(3): f", 5, 100),
-        testing.op("aten::mm", 10, 50),
-        testing.launch(7, 20, 30),
-        testing.kernel(7, 500, 600),
-        testing.op("aten::add", 300, 310),
-    ]
-    trace = read(testing.write_trace(tmp_path / "t.json", events))
-    rows = operators.table(trace, ("stack", "module"), stack_depth=1).iter_rows(named=True)
-    found = {row["name"]: (row["stack"], row["module"]) for row in rows}
-    launched = ("a.py(3): f", "A_0")
-    assert found == dict.fromkeys(("aten::mm", "gemm", "cudaLaunchKernel"), launched) | {"aten::add": (None, None)}
-
-
-def test_backward_operators_belong_to_the_forward_module(tmp_path):
-    forward = testing.op("aten::mm", 10, 20)
-    node = testing.op("autograd::engine::evaluate_function: MmBackward0", 100, 200, tid=9)
-    events = [testing.python_frame("nn.Module: A_0", 0, 50), forward, node, testing.op("aten::t", 110, 120, tid=9)]
-    trace = read(testing.write_trace(tmp_path / "t.json", [*events, *testing.flow(1, forward, node)]))
-    found = operators.table(trace, "module").select("name", "module").rows()
-    assert dict(found) == dict.fromkeys(("aten::mm", "aten::t", node["name"]), "A_0")
 
 
 def test_the_handler_knows_the_groups():

@@ -150,39 +150,6 @@ PRODUCT = [[4096, 4096], [4096, 4096]]
 FLOPS, BYTES = 2 * 4096**3, 3 * 2 * 4096**2
 
 
-def test_product_has_operations_bytes_and_peak(tmp_path):
-    found = traced(tmp_path, *called(1, "aten::mm", PRODUCT, HALF[:2], ("nvjet_hsh", 200 * US)))
-    for each in (row(found.operators(), "aten::mm"), row(found.kernels, "nvjet_hsh")):
-        assert each["tflops_per_s"] == pytest.approx(FLOPS / 200e-6 / 1e12)
-        assert each["gb_per_s"] == pytest.approx(BYTES / 200e-6 / 1e9)
-        assert each["flops_per_byte"] == pytest.approx(FLOPS / BYTES)
-        assert each["limit_percent"] == pytest.approx(100 * FLOPS / 989.5e12 / 200e-6, rel=1e-5)
-        assert each["limit"] == "compute"
-
-
-@pytest.mark.parametrize(
-    ("length", "size", "limit"),
-    [(100 * US, 1 << 26, "memory"), (5 * US, 1 << 10, "latency"), (5 * US, 3 << 20, "memory")],
-)
-def test_pure_data_movement_is_limited_by_memory_or_latency(tmp_path, length, size, limit):
-    shapes = [[size], [size], []]
-    found = traced(tmp_path, *called(1, "aten::add", shapes, [*HALF[:2], "Scalar"], ("add_kernel", length)))
-    each = row(found.kernels, "add_kernel")
-    assert (each["tflops_per_s"], each["limit"]) == (None, limit)
-    assert each["limit_percent"] == pytest.approx(100 * 3 * 2 * size / 3350e9 / (length / 1e9), rel=1e-3)
-
-
-def test_several_product_kernels_share_no_operations(tmp_path):
-    kernels = [("nvjet_hsh", 100 * US), ("splitKreduce_kernel", 10 * US)]
-    found = traced(tmp_path, *called(1, "aten::mm", PRODUCT, HALF[:2], *kernels), device=B200)
-    assert row(found.operators(), "aten::mm")["tflops_per_s"] == pytest.approx(FLOPS / 110e-6 / 1e12)
-    assert row(found.kernels, "nvjet_hsh")["tflops_per_s"] is None
-    kernels = [("nvjet_hsh", 90 * US), ("vectorized_elementwise_kernel", 10 * US)]
-    found = traced(tmp_path, *called(1, "aten::mm", PRODUCT, HALF[:2], *kernels), device=B200)
-    assert row(found.kernels, "nvjet_hsh")["tflops_per_s"] == pytest.approx(FLOPS / 90e-6 / 1e12)
-    assert row(found.kernels, "vectorized_elementwise_kernel")["gb_per_s"] is None
-
-
 @pytest.mark.parametrize(
     ("name", "device", "peak"),
     [
@@ -197,28 +164,6 @@ def test_the_peak_of_float32_is_that_of_the_kernel(tmp_path, name, device, peak)
     each = row(found.operators(), "aten::mm")
     wanted = None if peak is None else pytest.approx(100 * FLOPS / (peak * 1e12) / 9e-3, rel=1e-5)
     assert (each["limit_percent"], each["limit"]) == (wanted, peak and "compute")
-
-
-def test_convolution_under_autocast_has_the_computing_type(tmp_path):
-    shapes = [[8, 64, 56, 56], [256, 64, 3, 3], [], [], [], [], []]
-    outer = ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "1"]
-    inner = ["", "", "[1, 1]", "[1, 1]", "[1, 1]", "1"]
-    events = called(1, "aten::conv2d", shapes, ["float", "float", "", *["ScalarList"] * 3, "Scalar"], inputs=outer)
-    types = [*HALF[:2], *["ScalarList"] * 3, "Scalar"]
-    events += called(2, "aten::cudnn_convolution", shapes[:6], types, ("fprop", 100 * US), inputs=inner, start=0)
-    events[1]["dur"] = events[0]["dur"] - 1  # inside
-    found = traced(tmp_path, *events).operators()
-    both = [row(found, name)["limit_percent"] for name in ("aten::conv2d", "aten::cudnn_convolution")]
-    assert both == [pytest.approx(100 * 2 * 8 * 256 * 64 * 9 * 56 * 56 / 989.5e12 / 100e-6, rel=1e-4)] * 2
-
-
-def test_transfer_over_a_link_is_not_limited_by_memory(tmp_path):
-    shapes, types = [[1 << 20], [1 << 20], []], ["float", "float", "Scalar"]
-    events = called(1, "aten::copy_", shapes, types, ("Memcpy HtoD (Pageable -> Device)", 100 * US))
-    events[-1]["cat"] = "gpu_memcpy"
-    assert row(traced(tmp_path, *events).operators(), "aten::copy_")["gb_per_s"] is None
-    events[-1]["name"] = "Memcpy DtoD (Device -> Device)"
-    assert row(traced(tmp_path, *events).operators(), "aten::copy_")["limit"] == "memory"
 
 
 @pytest.mark.parametrize(
@@ -345,27 +290,6 @@ def test_recomputation_in_a_checkpoint_counts_separately(tmp_path, monkeypatch, 
     assert found.flops[found.again].sum() == (0 if reentrant is None else 2 * 2 * 4 * 8 * 16)
 
 
-def test_types_are_compared_with_their_own_peaks(tmp_path):
-    """Two devices have twice as much to give; what is not known, as a kernel without an operator, lowers its share."""
-    float32 = called(10, "aten::mm", PRODUCT, ["float"] * 2, ("sm80_sgemm", 3000 * US), start=200 * US)
-    half = called(1, "aten::mm", PRODUCT, HALF[:2], ("nvjet_hsh", 200 * US))
-    mark = testing.step_mark(3, 0, 5000 * US)
-    (step,) = traced(tmp_path, mark, *half, *float32).steps.to_dicts()
-    least_ms = FLOPS / 989.5e12 * 1e3 + FLOPS / 67e12 * 1e3
-    assert step["tflop"] == pytest.approx(2 * FLOPS / 1e12)
-    assert step["mfu_percent"] == step["hfu_percent"] == pytest.approx(100 * least_ms / 5, rel=1e-4)
-    assert step["known_percent"] == 100
-    others = [launch(20, 400 * US, 401 * US), kernel(20, 4000 * US, 4800 * US, name="ampere_sgemm", device=1)]
-    (step,) = traced(tmp_path, mark, *half, *float32, *others).steps.to_dicts()
-    assert step["mfu_percent"] == pytest.approx(100 * least_ms / 5 / 2, rel=1e-4)
-    assert step["known_percent"] == pytest.approx(100 * 3.2 / 4)
-    others[1] = kernel(20, 4000 * US, 5600 * US, name="ampere_sgemm", device=1)
-    (step,) = traced(tmp_path, mark, *half, *float32, *others).steps.to_dicts()
-    assert (step["mfu_percent"], step["known_percent"]) == (None, pytest.approx(100 * 3.2 / 4.8))
-    (step,) = traced(tmp_path, mark, *half, device=None).steps.to_dicts()
-    assert (step["mfu_percent"], step["tflop"]) == (None, pytest.approx(FLOPS / 1e12))
-
-
 def test_single_kernels_sum_to_their_operators(traces):
     """On every dialect; and no rate of a kernel needs more operations than its operator has."""
     for path in sorted(traces.glob("*.json*")):
@@ -374,15 +298,6 @@ def test_single_kernels_sum_to_their_operators(traces):
         for name in ("flops", "bytes", "least_ps"):
             assert work[name].sum() <= found[name][rates.calls(trace).outer < 0].sum() + len(work[name]), path
         assert np.all(work["flops_ns"] >= 0)
-
-
-def test_short_kernels_are_limited_by_latency(tmp_path):
-    """Also those of the first operator: 16 us are two kernels of 8 us, and not one that is long enough."""
-    for kernels, limit in ((2, "latency"), (1, "memory")):
-        pieces = [("nvjet_hsh", 16 * US // kernels)] * kernels
-        call = called(1, "aten::mm", [[512, 512]] * 2, HALF[:2], *pieces)
-        table = traced(tmp_path, testing.step_mark(3, 0, 5000 * US), *call).operators(("shapes",))
-        assert row(table, "aten::mm")["limit"] == limit
 
 
 def test_sentences_name_the_largest_operators_and_shares(tmp_path):

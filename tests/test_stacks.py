@@ -80,38 +80,6 @@ def test_uninteresting_frames_are_dropped_and_their_time_is_not(argwhere):
     assert sum(everything.values()) == sum(interesting.values()) == host_time(argwhere)
 
 
-def test_recursion_stays_visible(tmp_path):
-    frames = [testing.python_frame("a.py(1): f", depth, 100 - depth) for depth in range(3)]
-    found = stacks.folded(read(testing.write_trace(tmp_path / "t.json", frames)))
-    assert found == {"a.py(1): f;a.py(1): f;a.py(1): f": 96, "a.py(1): f;a.py(1): f": 2, "a.py(1): f": 2}
-
-
-def test_device_time_belongs_to_the_launching_stack(tmp_path):
-    events = [
-        testing.python_frame("a.py(1): f", 0, 100),
-        testing.op("aten::mm", 10, 50),
-        testing.launch(1, 20, 30),
-        testing.kernel(1, 500, 700, name="gemm;x"),
-        testing.kernel(9, 800, 805, name="lost"),
-    ]
-    found = stacks.folded(read(testing.write_trace(tmp_path / "t.json", events)), "device")
-    assert found == {"a.py(1): f;aten::mm;cudaLaunchKernel;gemm:x": 200, "(unknown);lost": 5}
-
-
-def test_bytes_belong_to_the_innermost_open_slice(tmp_path):
-    events = [
-        testing.python_frame("a.py(1): f", 0, 100),
-        testing.op("aten::empty", 10, 20),
-        testing.op("aten::other", 10, 20, tid=7),
-        testing.memory(15, 64),
-        testing.memory(16, -64),
-        testing.memory(50, 32),
-        testing.memory(500, 8),
-    ]
-    found = stacks.folded(read(testing.write_trace(tmp_path / "t.json", events)), "bytes")
-    assert found == {"a.py(1): f;aten::empty": 64, "a.py(1): f": 32, "(outside)": 8}
-
-
 def test_names_cannot_break_the_format(tmp_path):
     events = [testing.op("a;b\nc 1", 0, 5), testing.op(" ", 10, 11)]
     found = stacks.folded(read(testing.write_trace(tmp_path / "t.json", events)))
@@ -203,11 +171,6 @@ def test_innermost_frames_stay(tmp_path):
         assert outside == -1
 
 
-def test_steps_share_their_stacks(tmp_path):
-    events = [testing.step_mark(3, 0, 10), testing.step_mark(4, 10, 30)]
-    assert stacks.folded(read(testing.write_trace(tmp_path / "t.json", events))) == {"ProfilerStep*": 30}
-
-
 names = st.sampled_from(["aten::mm", "a.py(1): f", "runpy.py(1): run", "x;y"])
 kinds = st.sampled_from(["cpu_op", "python_function", "user_annotation", "cuda_runtime"])
 spans = st.lists(
@@ -231,26 +194,6 @@ def test_stacks_need_no_torch_and_no_polars():
         subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=300).stdout
         == "set()\n"
     )
-
-
-@pytest.mark.parametrize(
-    "frames",
-    [
-        ["queue.py(154): get", "threading.py(295): wait", "<built-in method acquire of _thread.lock object at 0x7f>"],
-        ["multiprocessing/connection.py(429): _poll", "selectors.py(402): select"],
-        ["work.py(3): nap", "<built-in function sleep>"],
-    ],
-    ids=["queue", "pipe", "sleep"],
-)
-def test_waits_of_other_threads_are_omitted(frames, tmp_path):
-    """But for the work of such a thread, and for what the thread of the steps waits."""
-    events = [testing.step_mark(0, 0, 100), testing.op("aten::mm", 1, 90)]
-    for tid in (testing.PID, 77):
-        events += [testing.python_frame(name, 10 + place, 60 - place, tid=tid) for place, name in enumerate(frames)]
-        events.append(testing.python_frame("work.py(9): decode", 60, 80, tid=tid))
-    trace = read(testing.write_trace(tmp_path / "t.json", events))
-    waited = 50 - (2 if frames[0].startswith("work") else 0)
-    assert sum(stacks.folded(trace).values()) == 100 + 70 - waited
 
 
 @pytest.mark.recorder

@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 from perfhooks import testing
 from perfhooks.core import labels
 from perfhooks.run.steps import Steps
-from perfhooks.testing import annotation, kernel, launch, memory, op, step_mark
+from perfhooks.testing import annotation, kernel, launch, op, step_mark
 from perfhooks.trace import read
 from perfhooks.trace.tables import steps
 
 MS = 1e-6
 HOST = [*(f"{part}_ms" for part in labels.PARTS), "other_ms"]
-NODE = "autograd::engine::evaluate_function: MulBackward0"
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
@@ -25,64 +24,6 @@ def rows(tmp_path, events, metadata=(), **options):
 
 def nanos(row, *columns):
     return [None if row[column] is None else round(row[column] / MS) for column in columns]
-
-
-def test_a_moment_belongs_to_the_innermost_label(tmp_path):
-    """Other labels are transparent, and what lies outside of the step does not count."""
-    events = [
-        step_mark(3, 100, 200),
-        annotation("forward", 90, 150),
-        annotation("my block", 100, 140),
-        annotation("transfer", 110, 120),
-        annotation("validation", 160, 210),
-    ]
-    (row,) = rows(tmp_path, events)
-    assert row["step"] == 3
-    assert nanos(row, "wall_ms", "forward_ms", "transfer_ms", "validation_ms", "other_ms") == [100, 40, 10, 40, 10]
-
-
-def test_unlabelled_moments_are_inferred(tmp_path):
-    """Data from the DataLoader's ranges, and else from the optimizer's and from autograd's nodes on any thread."""
-    events = [
-        step_mark(0, 0, 100),
-        annotation(LOADER, 0, 20),
-        annotation("Optimizer.step#SGD.step", 70, 80),
-        op(NODE, 30, 60, tid=7),
-        op(NODE, 90, 130, tid=7),
-        op(NODE, 10, 15),
-    ]
-    (row,) = rows(tmp_path, events)
-    assert nanos(row, "data_ms", "optimizer_ms", "backward_ms", "other_ms") == [20, 10, 40, 30]
-    assert row["forward_ms"] is row["transfer_ms"] is row["validation_ms"] is row["checkpoint_ms"] is None
-
-
-def test_labels_win_over_inference(tmp_path):
-    events = [step_mark(0, 0, 100), annotation("forward", 0, 50), annotation(LOADER, 40, 60), op(NODE, 45, 70, tid=7)]
-    (row,) = rows(tmp_path, events)
-    assert nanos(row, "forward_ms", "data_ms", "backward_ms", "other_ms") == [50, 10, 10, 30]
-
-
-def test_labels_of_another_thread_are_not_the_steps(tmp_path):
-    events = [step_mark(0, 0, 100), annotation("forward", 0, 50, tid=7)]
-    (row,) = rows(tmp_path, events)
-    assert row["forward_ms"] is None
-    assert nanos(row, "other_ms") == [100]
-
-
-def test_part_of_a_single_step_is_zero_in_other_steps(tmp_path):
-    events = [step_mark(0, 0, 100), step_mark(1, 100, 200), annotation("checkpoint", 150, 170)]
-    assert [nanos(row, "checkpoint_ms") for row in rows(tmp_path, events)] == [[0], [20]]
-
-
-def test_shadows_of_marks_on_a_stream_are_no_steps(tmp_path):
-    shadow = testing.slice_event("gpu_user_annotation", "ProfilerStep#0", 0, 500, pid=0, tid=7)
-    assert [row["step"] for row in rows(tmp_path, [step_mark(0, 0, 100), shadow])] == [0]
-
-
-def test_trace_without_marks_is_one_step(tmp_path):
-    (row,) = rows(tmp_path, [op("a", 10, 20), kernel(1, 500, 600)])
-    assert row["step"] is None
-    assert nanos(row, "wall_ms", "busy_ms") == [590, 100]
 
 
 def test_step_without_marks_is_on_the_thread_of_the_loop(tmp_path):
@@ -99,115 +40,10 @@ def test_step_without_marks_is_on_the_thread_of_the_loop(tmp_path):
     assert (row["data_ms"], row["wall_ms"]) == (60, 90)
 
 
-def test_work_belongs_to_the_step_that_launched_the_work(tmp_path):
-    """Even if it ran in the next one; whoever launched it, on whatever thread."""
-    events = [
-        step_mark(0, 0, 100),
-        step_mark(1, 100, 200),
-        *(launch(1, 90, 95), kernel(1, 150, 160)),
-        *(launch(2, 50, 60, tid=7), kernel(2, 155, 175)),
-        *(launch(3, 110, 120), kernel(3, 300, 400)),
-        kernel(99, 120, 130, name="its launch was lost"),
-    ]
-    first, second = rows(tmp_path, events)
-    assert (first["kernels"], second["kernels"]) == (2, 2)
-    assert nanos(first, "device_span_ms", "busy_ms", "idle_ms") == [25, 25, 0]
-    assert nanos(second, "device_span_ms", "busy_ms", "other_work_ms", "idle_ms") == [280, 110, 25, 145]
-
-
-def test_communication_is_detected_by_arguments_or_name(tmp_path):
-    events = [
-        step_mark(0, 0, 1000),
-        kernel(1, 0, 100, name="gemm"),
-        kernel(2, 50, 150, name="ncclDevKernel_AllReduce_Sum", stream=9),
-        kernel(3, 200, 250, name="anything", Collective_name="allreduce"),
-        kernel(4, 140, 210, name="Memcpy DtoH", category="gpu_memcpy", stream=9),
-        kernel(5, 300, 310, name="synccl"),
-    ]
-    (row,) = rows(tmp_path, events)
-    assert nanos(row, "compute_ms", "comm_ms", "exposed_comm_ms", "exposed_copy_ms", "idle_ms") == [
-        110,
-        150,
-        100,
-        50,
-        50,
-    ]
-
-
-def test_counts(tmp_path):
-    events = [
-        step_mark(0, 0, 100),
-        op("a", 0, 10),
-        op("b", 20, 30, tid=7),
-        op("late", 100, 110),
-        launch(1, 0, 5),
-        launch(2, 10, 15, name="cudaMemcpyAsync"),
-        launch(3, 20, 25, name="cudaGraphLaunch"),
-        launch(4, 30, 40, name="cudaStreamSynchronize"),
-        launch(5, 35, 45, name="cudaMemcpy", tid=7),
-        launch(6, 50, 60, name="cudaStreamWaitEvent"),
-        kernel(1, 200, 210),
-        kernel(3, 220, 230),
-    ]
-    (row,) = rows(tmp_path, events)
-    assert {name: row[name] for name in ("ops", "launches", "kernels", "syncs")} == {
-        "ops": 2,
-        "launches": 2,
-        "kernels": 2,
-        "syncs": 2,
-    }
-    assert nanos(row, "sync_ms") == [15]
-
-
-def test_backend_without_launches_has_no_launch_count(tmp_path):
-    """Meta's MTIA submits jobs; and what it calls a request for DMA is a copy, and a wait no work."""
-    events = [step_mark(0, 0, 100), testing.slice_event("mtia_runtime", "runFunction", 10, 20, correlation=1)]
-    for number, (name, start) in enumerate([("fc", 30), ("dma_request", 50), ("event_wait", 60)], 1):
-        events.append(kernel(number, start, start + 10, name=name, category="mtia_ccp_events"))
-    (row,) = rows(tmp_path, events)
-    assert (row["launches"], row["kernels"]) == (None, 1)
-    assert nanos(row, "busy_ms", "compute_ms", "exposed_copy_ms") == [20, 10, 10]
-    (row,) = rows(tmp_path, [step_mark(0, 0, 100), launch(1, 10, 20, name="cudaMemcpyAsync")])
-    assert row["launches"] == 0
-
-
-def test_memory_is_that_of_the_device(tmp_path):
-    mb = 1 << 20
-    events = [
-        step_mark(0, 10, 100),
-        step_mark(1, 100, 200),
-        memory(5, 4 * mb, allocated=4 * mb, device=0),
-        memory(20, 8 * mb, allocated=12 * mb, device=0),
-        memory(30, -8 * mb, allocated=4 * mb, device=0),
-        memory(40, mb, allocated=mb, device=1),
-        memory(50, 99 * mb, allocated=99 * mb),
-    ]
-    first, second = rows(tmp_path, events)
-    assert (first["allocated_peak_mb"], first["alloc_count"]) == (12, 2)
-    assert (second["allocated_peak_mb"], second["alloc_count"]) == (5, 0)
-
-
-def test_memory_is_that_of_the_host_without_a_device(tmp_path):
-    (row,) = rows(tmp_path, [step_mark(0, 0, 100), memory(5, 64, allocated=1 << 20)])
-    assert (row["allocated_peak_mb"], row["alloc_count"]) == (1, 1)
-
-
-def test_unknown_values_are_null(tmp_path):
-    (row,) = rows(tmp_path, [step_mark(0, 0, 100)])
-    known = {name for name, value in row.items() if value is not None}
-    assert known == {"stage", "step", "wall_ms", "other_ms"}
-
-
 def test_the_trace_knows_its_rank_better_than_the_caller(tmp_path):
     events = [step_mark(0, 0, 100)]
     assert rows(tmp_path, events, {"distributedInfo": {"rank": 3}}, rank=1)[0]["rank"] == 3
     assert rows(tmp_path, events, rank=1, stage="validate")[0]["rank"] == 1
-
-
-def test_a_trace_without_any_slice_has_no_steps(tmp_path):
-    (row,) = [memory(5, 64)]
-    trace = read(testing.write_trace(tmp_path / "t.json", [row]))
-    assert steps.table(trace).height == 0
 
 
 # --- against a slow obvious implementation: every nanosecond looked at by itself
@@ -303,38 +139,6 @@ def slow_device(pieces, others):
     other = {moment for _, start, end in others for moment in range(start, end)} & set(span) - busy
     exposed = (len(comm - compute), len(copy - compute - comm))
     return [len(span), len(busy), len(span) - len(busy | other), len(compute), len(comm), *exposed, len(other)]
-
-
-def test_work_launched_before_the_window_belongs_to_no_step(tmp_path):
-    """Though it ran in one; it is other work there, and no idle time."""
-    events = [
-        step_mark(0, 0, 100),
-        kernel(3, 20, 40, name="ncclDevKernel_AllReduce", stream=9),
-        *(launch(4, 0, 5), kernel(4, 10, 15), launch(5, 5, 10), kernel(5, 50, 60)),
-    ]
-    (row,) = rows(tmp_path, events)
-    assert row["kernels"] == 2
-    assert nanos(row, "device_span_ms", "busy_ms", "comm_ms", "other_work_ms", "idle_ms") == [50, 15, 0, 20, 15]
-
-
-def test_work_without_a_launch_belongs_to_the_step_of_its_time(tmp_path):
-    first, second = rows(
-        tmp_path, [step_mark(0, 0, 100), step_mark(1, 100, 200), kernel(3, 20, 40), kernel(4, 150, 160)]
-    )
-    assert (first["kernels"], second["kernels"]) == (1, 1)
-
-
-def test_work_of_other_steps_is_no_idle_time(tmp_path):
-    events = [
-        step_mark(0, 0, 100),
-        step_mark(1, 100, 200),
-        *(launch(1, 10, 15), kernel(1, 20, 40)),
-        *(launch(2, 90, 95), kernel(2, 180, 190)),
-        *(launch(3, 110, 115), kernel(3, 120, 175)),
-    ]
-    first, second = rows(tmp_path, events)
-    assert nanos(first, "device_span_ms", "busy_ms", "other_work_ms", "idle_ms") == [170, 30, 55, 85]
-    assert nanos(second, "device_span_ms", "busy_ms", "other_work_ms", "idle_ms") == [55, 55, 0, 0]
 
 
 @pytest.mark.parametrize("stage", ["train", "predict"])

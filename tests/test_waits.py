@@ -12,8 +12,7 @@ from perfhooks.report.page import window_data
 from perfhooks.run.capture import Capture
 from perfhooks.testing import kernel, launch, op, python_frame, step_mark
 from perfhooks.trace import read
-from perfhooks.trace.nesting import waits
-from perfhooks.trace.tables import copies, steps, synchronisations
+from perfhooks.trace.tables import steps
 
 MS = 1e-6
 PAGEABLE = "Memcpy DtoH (Device -> Pageable)"
@@ -42,60 +41,11 @@ def item():
     ]
 
 
-def test_blocking_copy_counts_beyond_the_cost_of_its_call(tmp_path):
-    """The other copy's call, which did not wait, took 10 ns."""
-    row = steps.table(trace_of(tmp_path, item())).row(0, named=True)
-    assert round(row["sync_ms"] / MS) == 390 + 10
-    assert row["syncs"] == 1
-
-
-def test_the_wait_for_a_copy_names_line_and_size(tmp_path):
-    first, second = synchronisations.table(trace_of(tmp_path, item())).rows(named=True)
-    assert (first["call"], first["kind"], first["operator"]) == ("cudaMemcpyAsync", "Blocking Copy", "aten::item")
-    assert (first["line"], first["bytes"], round(first["host_ms"] / MS)) == ("train.py(12): step", 4, 390)
-    assert (second["call"], second["kind"], second["bytes"]) == ("cudaStreamSynchronize", None, None)
-
-
-def test_copies_have_the_time_of_their_call(tmp_path):
-    """Of a copy that a graph made the call is not its own, and of one without a call it is not known."""
-    events = [*item(), *copy(7, (700, 710), (720, 730), call="cudaGraphLaunch")]
-    events.append(kernel(9, 740, 750, name=PAGEABLE, category="gpu_memcpy"))
-    table = copies.table(trace_of(tmp_path, events))
-    assert [each and round(each / MS) for each in table["host_ms"]] == [10, 400, None, None]
-    assert table["blocking"].to_list() == [False, True, False, None]
-
-
 def test_report_shows_unknown_values_as_unknown(tmp_path):
     events = [*item(), *copy(7, (700, 710), (720, 730), "Memcpy DtoD (Device -> Device)", call="cudaGraphLaunch")]
     found = window_data.reduce(Capture(last=0), trace_of(tmp_path, events))["copies"]
     known = sorted(each for each in found["host_ms"] if each is not None)
     assert ([round(each / MS) for each in known], found["host_ms"].count(None)) == ([10, 400], 1)
-
-
-def test_call_is_all_wait_if_no_call_returns_early(tmp_path):
-    found = waits.blocking(trace_of(tmp_path, copy(1, (0, 100), (50, 90))))
-    assert (found.start.tolist(), found.end.tolist()) == ([0], [100])
-
-
-def test_launches_give_the_cost_of_a_call_without_copies(tmp_path):
-    found = waits.blocking(trace_of(tmp_path, [*copy(1, (0, 100), (50, 90)), launch(2, 200, 205), kernel(2, 210, 220)]))
-    assert found.start.tolist() == [5]
-
-
-@pytest.mark.parametrize(
-    "events",
-    [
-        copy(1, (0, 100), (50, 90), PINNED),
-        copy(1, (0, 100), (50, 90), "Memcpy DtoD (Device -> Device)"),
-        copy(1, (0, 100), (110, 120)),
-        copy(1, (0, 100), (50, 90), call="cudaMemcpy"),
-        [kernel(1, 50, 90, name=PAGEABLE, category="gpu_memcpy")],
-        [launch(1, 0, 100), kernel(1, 50, 90, name=PAGEABLE)],
-    ],
-    ids=["pinned", "on the device", "begins later", "counted already", "no call", "no copy"],
-)
-def test_copies_that_return_early_do_not_block(tmp_path, events):
-    assert len(waits.blocking(trace_of(tmp_path, events)).call) == 0
 
 
 calls = st.tuples(st.integers(0, 60), st.integers(0, 20))
