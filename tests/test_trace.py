@@ -512,56 +512,25 @@ def test_slices_come_before_their_content(tmp_path_factory, rows):
     )
 
 
-ODD = (
-    {"ph": "M", "name": "thread_name", "pid": testing.PID, "tid": 1, "args": {"name": "main"}},
-    {"ph": "M", "cat": "cpu_op", "name": "thread_name", "pid": testing.PID, "tid": 1, "args": {"name": "other"}},
-    {
-        "ph": "X",
-        "cat": "something new",
-        "name": "a",
-        "pid": testing.PID,
-        "tid": 1,
-        "ts": 5,
-        "dur": 1,
-        "args": {"stream": 1},
-    },
-    {"ph": "X", "cat": "kernel", "name": "b", "pid": 0, "tid": "stream", "ts": 7, "dur": 1, "args": {"stream": "0x1"}},
-    {
-        "ph": "X",
-        "cat": "cpu_op",
-        "name": "c",
-        "pid": testing.PID,
-        "tid": 1,
-        "ts": 9.0,
-        "dur": 2,
-        "args": {"External id": "x"},
-    },
-    {"ph": "X", "cat": "cpu_op", "name": "d", "pid": testing.PID, "tid": 1, "ts": "never", "dur": 2},
-    {
-        "ph": "X",
-        "cat": "cpu_instant_event",
-        "name": "[memory]",
-        "pid": testing.PID,
-        "tid": 1,
-        "ts": 3,
-        "dur": 2,
-        "args": {},
-    },
-    {"ph": "i", "cat": "cpu_op", "name": "[memory]", "pid": testing.PID, "tid": 1, "ts": 4, "args": {"Bytes": 8}},
-    {
-        "ph": "X",
-        "cat": "cpu_op",
-        "name": "e",
-        "pid": testing.PID,
-        "tid": 1,
-        "ts": 8,
-        "args": {"Collective name": "all", "x": 1},
-    },
-    {"ph": "s", "cat": "fwdbwd", "name": "f", "pid": testing.PID, "tid": 1, "ts": 8, "id": 1},
-    {"cat": "cpu_op"},
-    {},
-    17,
-)
+ODD = [
+    json.loads(line)
+    for line in """\
+{"ph":"M","name":"thread_name","pid":100,"tid":1,"args":{"name":"main"}}
+{"ph":"M","cat":"cpu_op","name":"thread_name","pid":100,"tid":1,"args":{"name":"other"}}
+{"ph":"X","cat":"something new","name":"a","pid":100,"tid":1,"ts":5,"dur":1,"args":{"stream":1}}
+{"ph":"X","cat":"kernel","name":"b","pid":0,"tid":"stream","ts":7,"dur":1,"args":{"stream":"0x1"}}
+{"ph":"X","cat":"cpu_op","name":"c","pid":100,"tid":1,"ts":9.0,"dur":2,"args":{"External id":"x"}}
+{"ph":"X","cat":"cpu_op","name":"d","pid":100,"tid":1,"ts":"never","dur":2}
+{"ph":"X","cat":"cpu_instant_event","name":"[memory]","pid":100,"tid":1,"ts":3,"dur":2,"args":{}}
+{"ph":"i","cat":"cpu_op","name":"[memory]","pid":100,"tid":1,"ts":4,"args":{"Bytes":8}}
+{"ph":"X","cat":"cpu_op","name":"e","pid":100,"tid":1,"ts":8,"args":{"Collective name":"all","x":1}}
+{"ph":"s","cat":"fwdbwd","name":"f","pid":100,"tid":1,"ts":8,"id":1}
+{"cat":"cpu_op"}
+{}
+17
+""".splitlines()
+]
+"""Events that few traces have."""
 
 
 @pytest.mark.slow
