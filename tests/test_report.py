@@ -128,8 +128,9 @@ def test_plan_without_a_change_is_hidden(trace, monkeypatch, workers, is_shown):
     needs = Demand(rest_s=0.05, waited_s=0.05, cpus=16, workers=workers)
     plan = LoaderPlan.for_cost(BatchCost(cpu_s=0.1), needs)
     assert plan.is_larger == is_shown
-    monkeypatch.setattr("perfhooks.analysis.findings.data.shown_plan", lambda _: plan)
-    assert ("plan" in window_data.reduce(Capture(), trace)) == is_shown
+    monkeypatch.setattr("perfhooks.analysis.findings.data.LoaderUse.shown_plan", lambda *_: plan)
+    summary = window_data.reduce(Capture(), trace)
+    assert ("plan" in run_data._add_plan(summary, Capture())) == is_shown
 
 
 def test_values_that_a_trace_lacks_are_absent(tmp_path):

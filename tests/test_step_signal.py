@@ -186,6 +186,17 @@ def test_counts_per_step_begin_with_the_step_detector(heard, monkeypatch):
     assert means["fetches"] == pytest.approx(2.2, abs=0.3)
 
 
+@pytest.mark.recorder
+def test_fetches_of_a_validation_belong_to_no_step(heard, monkeypatch):
+    said = []
+    monkeypatch.setattr(profiling, "say_steps_by", lambda profiler, mode, **means: said.append(means))
+    for _ in range(2):
+        loops.raw()
+        fetched(40)
+    heard[0]._write_counts()
+    assert said[0]["fetches"] == pytest.approx(1.0, abs=0.15)
+
+
 def test_step_of_several_updates_counts_the_updates(heard, monkeypatch):
     """Those of the rounds before anybody knew what a step is belong to no step that was counted."""
     said = []

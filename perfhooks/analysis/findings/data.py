@@ -4,6 +4,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from perfhooks.analysis.findings import frameworks
 from perfhooks.analysis.findings.evidence import top_lines
 from perfhooks.analysis.findings.finding import HEAVY
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from perfhooks.analysis.findings.evidence import Evidence
     from perfhooks.analysis.findings.finding import Finding
     from perfhooks.analysis.findings.texts import EvidenceLine, FindingText
+    from perfhooks.run.capture import Capture, Cost
     from perfhooks.trace.model import Ints
     from perfhooks.trace.nesting.intervals import Intervals
 
@@ -63,12 +66,12 @@ def waiting_for_data(window: Evidence) -> Iterator[Finding]:
     also holds with a device, because the host waits for batches there, too. Other fixes were not measured: their gain
     is an upper bound.
     """
-    fetches = fetch_ranges(window)
-    wait = _data_wait(window, fetches)
+    fetches, use = fetch_ranges(window), LoaderUse.of(window)
+    wait = use.wait(window.capture.cost)
     if wait.share < HEAVY:
         return
-    is_alone, has_workers = _has_no_workers(window), _has_workers(window)
-    plan = plan_loader(window)
+    is_alone, has_workers = _has_no_workers(window), use.has_workers
+    plan = use.plan(window.capture)
     fix, circumstances = _fix(window, wait, plan, is_alone=is_alone, has_workers=has_workers), window.circumstances
     loader = circumstances.loader
     text = window.texts(
@@ -88,7 +91,7 @@ def waiting_for_data(window: Evidence) -> Iterator[Finding]:
     )
     slowest = window.steps.sort("data_ms", descending=True, nulls_last=True).head(1)
     number = slowest["step"][0]
-    clock = text("clock", data_ms=window.unprofiled_data_ms or 0.0, step_ms=window.unprofiled_ms)
+    clock = text("clock", data_ms=wait.total_ms, step_ms=wait.step)
     evidence = [
         *([clock] if wait.is_unprofiled else []),
         text("mean", data_ms=window.mean("data_ms"), wall_ms=window.mean("wall_ms"), steps=window.numbers),
@@ -115,44 +118,81 @@ def waiting_for_data(window: Evidence) -> Iterator[Finding]:
     )
 
 
-def plan_loader(window: Evidence) -> LoaderPlan | None:
-    """Return the plan of DataLoader workers for a window; None if the cost of a batch is unknown.
+class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Use of a loader in a profiled step. With the times of unprofiled steps, it yields the plan of workers."""
 
-    Without workers, the training thread computes batches itself, so its wait counts as CPU time.
-    """
-    fetches, circumstances = fetch_ranges(window), window.circumstances
-    wait = _data_wait(window, fetches)
-    if wait.rest_ms <= 0 or wait.total_ms <= 0:
-        return None
-    rest_ms = wait.rest_ms
-    own = (wait.step - wait.total_ms) * (1 if window.is_device_traced else circumstances.threads or 1)
-    if circumstances.workers and window.unprofiled_thread_ms:  # unpacking a received batch is recorded as a wait
-        rest_ms = min(max(rest_ms, window.unprofiled_thread_ms), wait.step)
-        own = max(own, window.unprofiled_thread_ms)
-    batches = max(round(len(window.outermost(_loader_fetches(window))) / max(window.count, 1)), 1)
-    loader = circumstances.loader or Loader()
-    needs = Demand(
-        rest_s=rest_ms / 1e3,
-        waited_s=(wait.step - rest_ms) / 1e3,
-        batches=batches,
-        cpus=circumstances.processors,
-        own_s=own / 1e3,
-        memory_bytes=None if circumstances.memory_bytes is None else circumstances.memory_bytes // circumstances.ranks,
-        ahead=loader.prefetch_factor or 2,
-    )
-    if circumstances.workers:
-        return LoaderPlan.of(circumstances.workers, needs)
-    if _has_workers(window):
-        return None
-    if circumstances.is_busy:
-        needs = replace(needs, cpus=(own + wait.total_ms) / wait.step)
-    return LoaderPlan.for_cost(BatchCost(cpu_s=wait.total_ms / batches / 1e3), needs)
+    step_ms: float
+    fetch_ms: float
+    """Time in ranges of fetches."""
+    exposed_ms: float
+    """Part of ``fetch_ms`` during which no device works."""
+    data_ms: float
+    """Mean of the column ``data_ms`` of the table of steps."""
+    limit_ms: float
+    """Longest time that a gain on the host can have."""
+    batches: int
+    are_numbered: bool
+    is_device_traced: bool
+    has_workers: bool
 
+    @classmethod
+    def of(cls, window: Evidence) -> LoaderUse:
+        fetches = fetch_ranges(window)
+        return cls(
+            step_ms=window.step_ms,
+            fetch_ms=window.per_step(window.spans(fetches)),
+            exposed_ms=window.per_step(_exposed_wait(window, fetches)),
+            data_ms=window.mean("data_ms"),
+            limit_ms=window.host_limit_ms,
+            batches=max(round(len(window.outermost(_loader_fetches(window))) / max(window.count, 1)), 1),
+            are_numbered=window.are_numbered,
+            is_device_traced=window.is_device_traced,
+            has_workers=_has_workers(window),
+        )
 
-def shown_plan(window: Evidence) -> LoaderPlan | None:
-    if not window.circumstances.workers and _data_wait(window, fetch_ranges(window)).share < HEAVY:
-        return None
-    return plan_loader(window)
+    def wait(self, cost: Cost) -> _Wait:
+        if cost.idle_step_ms and cost.idle_data_ms is not None and self.are_numbered and self.fetch_ms > 0:
+            total_ms = min(cost.idle_data_ms, cost.idle_step_ms)
+            return _Wait(total_ms * self.exposed_ms / self.fetch_ms, total_ms, cost.idle_step_ms, is_unprofiled=True)
+        wait_ms = min(self.exposed_ms, self.data_ms, self.limit_ms)
+        return _Wait(wait_ms, max(self.data_ms, wait_ms), self.step_ms, is_unprofiled=False)
+
+    def plan(self, capture: Capture) -> LoaderPlan | None:
+        """Return the plan of DataLoader workers; None if the cost of a batch is unknown.
+
+        Without workers, the training thread computes batches itself, so its wait counts as CPU time.
+        """
+        circumstances, thread_ms = capture.circumstances, capture.cost.idle_thread_ms
+        wait = self.wait(capture.cost)
+        if wait.rest_ms <= 0 or wait.total_ms <= 0:
+            return None
+        rest_ms = wait.rest_ms
+        own = (wait.step - wait.total_ms) * (1 if self.is_device_traced else circumstances.threads or 1)
+        if circumstances.workers and wait.is_unprofiled and thread_ms:
+            # unpacking a received batch is recorded as a wait
+            rest_ms = min(max(rest_ms, thread_ms), wait.step)
+            own = max(own, thread_ms)
+        memory_bytes, loader = circumstances.memory_bytes, circumstances.loader or Loader()
+        needs = Demand(
+            rest_s=rest_ms / 1e3,
+            waited_s=(wait.step - rest_ms) / 1e3,
+            batches=self.batches,
+            cpus=circumstances.processors,
+            own_s=own / 1e3,
+            memory_bytes=None if memory_bytes is None else memory_bytes // circumstances.ranks,
+            ahead=loader.prefetch_factor or 2,
+        )
+        if circumstances.workers:
+            return LoaderPlan.of(circumstances.workers, needs)
+        if self.has_workers:
+            return None
+        if circumstances.is_busy:
+            needs = replace(needs, cpus=(own + wait.total_ms) / wait.step)
+        return LoaderPlan.for_cost(BatchCost(cpu_s=wait.total_ms / self.batches / 1e3), needs)
+
+    def shown_plan(self, capture: Capture) -> LoaderPlan | None:
+        is_shown = capture.circumstances.workers or self.wait(capture.cost).share >= HEAVY
+        return self.plan(capture) if is_shown else None
 
 
 def missing_samples_text(circumstances: Circumstances) -> str:
@@ -174,15 +214,6 @@ def _version_of_estimate(window: Evidence, remaining_ms: float | None) -> str:
 
 def _exposed_wait(window: Evidence, fetches: Ints) -> Intervals:
     return window.idle_for(device_time.DATA) if window.is_device_traced else window.spans(fetches)
-
-
-def _data_wait(window: Evidence, fetches: Ints) -> _Wait:
-    exposed, total_ms = window.per_step(_exposed_wait(window, fetches)), window.per_step(window.spans(fetches))
-    unprofiled = window.unprofiled_data_ms
-    if unprofiled is not None and total_ms > 0:
-        return _Wait(unprofiled * exposed / total_ms, unprofiled, window.unprofiled_ms, is_unprofiled=True)
-    wait_ms = min(exposed, window.mean("data_ms"), window.host_limit_ms)
-    return _Wait(wait_ms, max(window.mean("data_ms"), wait_ms), window.step_ms, is_unprofiled=False)
 
 
 def _has_no_workers(window: Evidence) -> bool:

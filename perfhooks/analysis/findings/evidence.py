@@ -111,16 +111,6 @@ class Evidence(WindowSteps):
     def recording_ms(self) -> float:
         return max(self.step_ms - self.unprofiled_ms, 0.0)
 
-    @cached_property
-    def unprofiled_data_ms(self) -> float | None:
-        wait_ms = self.capture.cost.idle_data_ms
-        is_known = wait_ms is not None and self.capture.cost.idle_step_ms and self.are_numbered
-        return min(wait_ms, self.unprofiled_ms) if wait_ms is not None and is_known else None
-
-    @property
-    def unprofiled_thread_ms(self) -> float | None:
-        return None if self.unprofiled_data_ms is None else self.capture.cost.idle_thread_ms
-
     def overhead_share(self, gain_ms: float, of: Intervals | None) -> float:
         length = 0.0 if of is None else self.per_step(of)
         if of is None or length <= 0:

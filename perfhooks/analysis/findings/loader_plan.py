@@ -302,12 +302,14 @@ class LoaderPlan:
         needs, row = self.needs, self.predict(self.advised)
         if self.bound in ("slow batches", "transfer") and not self.is_larger:
             return _phrase("plan-no-help", workers=needs.workers)
-        waits = {"wait": needs.waited_s / needs.step_s, "planned_wait": row.wait_share}
+        planned_wait = row.wait_share
         if row.supply * KEEPS_UP >= 1:
-            return _phrase("plan-keeps-up", enough=_phrase("plan-enough", workers=self.advised), **waits)
+            enough = _phrase("plan-enough", workers=self.advised)
+            return _phrase("plan-keeps-up", enough=enough, planned_wait=planned_wait)
         enough = self._enough
         if self.is_larger:
-            return _phrase("plan-limited", enough=enough, advised=self.advised, supply=row.supply, **waits)
+            values = {"enough": enough, "advised": self.advised, "supply": row.supply}
+            return _phrase("plan-limited", **values, planned_wait=planned_wait)
         name = "plan-more-not-faster" if needs.workers else "plan-not-faster"
         return _phrase(name, enough=enough, workers=needs.workers)
 

@@ -155,7 +155,7 @@ class _FindingsTable:
 
 
 def _plan(trace: Trace, capture: Capture) -> pl.DataFrame:
-    plan = data.shown_plan(findings.Evidence(capture, trace))
+    plan = data.LoaderUse.of(findings.Evidence(capture, trace)).shown_plan(capture)
     return pl.DataFrame(plan.rows if plan is not None else None, schema=COLUMNS)
 
 

@@ -172,12 +172,17 @@ class Events:
         """
         if since.updates and (since.updates, since.backwards) == (self.updates, self.backwards):
             if self.fetches - since.fetches > 1:
+                self.validation_fetches += self.fetches - since.fetches
                 self.pulse.set_aside(since.time, now, labels.VALIDATION, since.line)
         elif self.detector.is_sure:
             self.due_update = self.detector.due_update = 0
 
     def begin_pass(self, now: int, line: str) -> PassBegin:
         return PassBegin(now, self.fetches, self.updates, self.backwards, line)
+
+    @property
+    def training_fetches(self) -> int:
+        return self.fetches - self.validation_fetches
 
     def counted(self) -> str:
         """Return the counts in words, for example ``8 calls of modules, 2 backward passes``; empty without events."""
@@ -191,7 +196,7 @@ class Events:
 
     def forget(self) -> None:
         """Reset all counts in place, because callers keep references to them."""
-        self.calls = self.fetches = self.updates = self.backwards = 0
+        self.calls = self.fetches = self.validation_fetches = self.updates = self.backwards = 0
         self.is_updated_by_hand = False
         """Whether backward passes count as updates."""
         self.due = self.due_update = 0

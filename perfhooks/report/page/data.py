@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from perfhooks.analysis.findings.data import LoaderUse
 from perfhooks.analysis.findings.finding import Finding
 from perfhooks.analysis.ranks.findings import RunFinding
 from perfhooks.core.json_values import Columns
@@ -145,7 +146,9 @@ class WindowData(_Part):
     functions: FirstRows | None = None
     workers: Columns | None = None
     unseen_workers: str = ""
+    loader_use: LoaderUse | None = None
     plan: LoaderPlanPart | None = None
+    """The plan for the unprofiled step time. Only reports have it, because later steps change this time."""
     modules: FirstRows | None = None
     memory: MemoryPart | None = None
     counters: CountersPart | None = None

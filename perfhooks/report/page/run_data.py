@@ -11,7 +11,9 @@ import polars as pl
 import perfhooks.analysis.ranks
 import perfhooks.trace
 from perfhooks.analysis.findings import rare_work as findings
+from perfhooks.analysis.findings.data import LoaderUse
 from perfhooks.analysis.findings.finding import OVERHEAD, UNNAMED, add_source_lines, ordered, scale_to_unprofiled
+from perfhooks.analysis.findings.loader_plan import COLUMNS
 from perfhooks.analysis.ranks.known import SummaryCache
 from perfhooks.core import json_values, words
 from perfhooks.core.errors import PerfhooksError
@@ -21,7 +23,7 @@ from perfhooks.report.page.data import EXPLAINED, FORMAT, read_tried, read_windo
 from perfhooks.report.page.run_summary import summarize
 from perfhooks.report.page.tuned_file import TunedFile, tuned_advice
 from perfhooks.run import layout, rare_work
-from perfhooks.run.capture import LARGE, Capture, Cost, Place
+from perfhooks.run.capture import LARGE, Capture, Place
 from perfhooks.run.finished import FinishedRun, FinishedWindow
 from perfhooks.run.layout import SHARE
 from perfhooks.run.reading import read_json
@@ -77,7 +79,7 @@ def from_trace(path: Path, *, communication: str | None = None) -> dict[str, Any
     trace = perfhooks.trace.read(path, communication=communication)
     stage = stages.shown(trace)
     described = headline.described(Capture(rank=trace.rank or 0, stage=stage, last=0), trace)
-    details = window_data.reduce(described, trace)
+    details = _add_plan(window_data.reduce(described, trace), described)
     numbers = [step for step in details.get("steps", {}).get("rows", {}).get("step", []) if step is not None]
     first, last = min(numbers, default=0), max(numbers, default=0)
     capture = replace(described, headline="", first=first, last=last, reached=last)
@@ -146,7 +148,7 @@ def _least_ms(summary: dict[str, Any]) -> float | None:
 
 def _window(window: FinishedWindow, shown: dict[Place, dict[str, Any]], explanations: dict[str, Any]) -> dict[str, Any]:
     details = {
-        str(place.rank): _rate_unprofiled(shown[place], capture.cost)
+        str(place.rank): _rate_unprofiled(shown[place], capture)
         for place, capture in window.captures.items()
         if place in shown
     }
@@ -161,8 +163,8 @@ def _window(window: FinishedWindow, shown: dict[Place, dict[str, Any]], explanat
     return _facts(window) | {"ranks": ranks, "details": details}
 
 
-def _rate_unprofiled(summary: dict[str, Any], cost: Cost) -> dict[str, Any]:
-    findings = summary.get("findings")
+def _rate_unprofiled(summary: dict[str, Any], capture: Capture) -> dict[str, Any]:
+    cost, findings, summary = capture.cost, summary.get("findings"), _add_plan(summary, capture)
     if not findings or not findings.get("step_ms") or not cost.idle_step_ms:
         return summary
     rows = scale_to_unprofiled(findings["rows"], findings["step_ms"], cost.idle_step_ms, cost.idle_data_ms)
@@ -170,6 +172,15 @@ def _rate_unprofiled(summary: dict[str, Any], cost: Cost) -> dict[str, Any]:
     doubtful |= set() if cost.is_large else {OVERHEAD}
     rows = [row for row in rows if row.get("rule") not in doubtful]
     return summary | {"findings": findings | {"rows": ordered(rows)}}
+
+
+def _add_plan(summary: dict[str, Any], capture: Capture) -> dict[str, Any]:
+    use = summary.get("loader_use")
+    plan = use and msgspec.convert(use, LoaderUse).shown_plan(capture)
+    if not plan or not (plan.is_larger or plan.ahead):
+        return summary
+    rows = json_values.columns(pl.DataFrame(plan.rows, schema=COLUMNS))
+    return summary | {"plan": {"summary": str(plan), "rows": rows}}
 
 
 def _add_explanation(summary: dict[str, Any], explanation: dict[str, Any]) -> dict[str, Any]:

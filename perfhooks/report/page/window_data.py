@@ -11,7 +11,6 @@ import polars as pl
 from perfhooks.analysis import findings
 from perfhooks.analysis import flames as tree
 from perfhooks.analysis.findings import data, frameworks
-from perfhooks.analysis.findings.loader_plan import COLUMNS
 from perfhooks.core import json_values
 from perfhooks.core.labels import STEP_MARK
 from perfhooks.report.page import compiled_rows, device_rows, limit_sentences, operator_rows, roofline
@@ -160,11 +159,9 @@ def _workers(capture: Capture, trace: Trace) -> json_values.Columns:
     return json_values.columns(pl.DataFrame(workers.rows(sampled)), _ROWS // 2) if sampled else {}
 
 
-def _plan(capture: Capture, trace: Trace) -> dict[str, Any]:
-    plan = data.shown_plan(findings.Evidence(capture, trace))
-    if plan is None or not (plan.is_larger or plan.ahead):
-        return {}
-    return {"summary": str(plan), "rows": json_values.columns(pl.DataFrame(plan.rows, schema=COLUMNS))}
+def _loader_use(capture: Capture, trace: Trace) -> dict[str, Any]:
+    use = data.LoaderUse.of(findings.Evidence(capture, trace))
+    return msgspec.to_builtins(use) if use.fetch_ms or use.data_ms else {}
 
 
 def _kernels(capture: Capture, trace: Trace) -> dict[str, Any]:
@@ -286,7 +283,7 @@ _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {
     "functions": _functions,
     "workers": _workers,
     "unseen_workers": lambda capture, _: data.missing_samples_text(capture.circumstances),
-    "plan": _plan,
+    "loader_use": _loader_use,
     "modules": _modules,
     "memory": _memory,
     "counters": _counters,
