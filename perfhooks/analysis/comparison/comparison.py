@@ -185,7 +185,9 @@ def _note_outliers(comparison: Comparison) -> list[str]:
 
 
 def _is_contrary(comparison: Comparison) -> bool:
-    if comparison.verdict is None or comparison.verdict.outcome not in ("faster", "slower") or not comparison.a.step_ms:
+    if comparison.verdict is None or comparison.verdict.outcome not in ("faster", "slower"):
+        return False
+    if not (comparison.a.step_ms and comparison.b.step_ms):
         return False
     recorded = comparison.b.step_ms / comparison.a.step_ms - 1
     return abs(recorded) > comparison.verdict.tolerance and (recorded > 0) != (comparison.verdict.ratio > 1)
