@@ -13,5 +13,5 @@ function withExplanation(window_, details) {
 function explanationLead(details, text) {
   const found = details.explanation;
   if (!found) return text;
-  return `${text} From ${found.steps}, recorded with stacks, which make steps longer.`;
+  return `${text} Recorded in ${found.steps}, with stacks, which make a step longer.`;
 }

@@ -254,7 +254,7 @@ function timelineFigure(rows) {
     ];
     if (outliers.length)
       traces.push(
-        trace(outliers, "cut", colour("bad"), {
+        trace(outliers, "beyond the chart", colour("bad"), {
           mode: "markers+text",
           marker: { color: colour("bad"), size: 8, symbol: "triangle-up" },
           text: outliers.map((row) => (labelled.includes(row) ? ms(row.wall_ms) : "")),

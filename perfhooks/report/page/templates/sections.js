@@ -56,7 +56,7 @@ function labelsSection(details) {
   return section(
     "labels",
     "Your labels",
-    "Your labels, by total time on the host, over all profiled steps.",
+    "Your labels and their time on the host, summed over all profiled steps.",
     dataTable({
       id: "labels",
       caption: "Labels",
@@ -85,7 +85,7 @@ function functionsSection(details) {
     "Python functions",
     explanationLead(
       details,
-      "Time of each Python function in all profiled steps, without and with the functions that it called.",
+      "Time of each Python function, without and with the functions that it called, summed over the recorded steps.",
     ),
     dataTable({
       id: "functions",
@@ -638,8 +638,8 @@ function timelineSection(window_) {
     ? section(
         "timeline",
         "All steps of the run",
-        "The time of every step by the training’s own clock. Long runs show the median of each interval. Red marks " +
-          "are steps beyond the chart.",
+        "Step times by the training’s own clock, beginning when perfhooks detected the steps. Long runs show the " +
+          "median of each interval.",
         timelineFigure(rows),
       )
     : null;

@@ -87,7 +87,7 @@ function categoriesSection(details) {
   return section(
     "categories",
     "Kinds of work",
-    "The kinds of operators and kernels in all profiled steps. The parts sum to the whole.",
+    "Self times of operators and kernels by kind, summed over all profiled steps. Code between operators is omitted.",
     ...bars,
     legend(rows.map((row) => [row.category, `work-${row.category}`])),
     dataTable({ id: "kinds", key: "category", caption: "Kinds of work", columns, rows }),
