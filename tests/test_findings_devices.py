@@ -913,10 +913,20 @@ def described(found):
         yield from (f"      {line}".rstrip() for line in finding.code.splitlines())
 
 
+def sections(described_cases):
+    """The first case as a whole, then the difference of each other case from it."""
+    first, parts = None, []
+    for name, lines in described_cases:
+        changed = [line for line in difflib.ndiff(first, lines) if line[0] in "+-"] if first and lines else lines
+        changed = changed or ["no finding" if not lines else "no difference"]
+        first = first or lines
+        parts += [f"=== {name}", *changed, ""]
+    return "\n".join(parts)
+
+
 @pytest.mark.parametrize("rule", sorted({*OTHERS, *PLANTED, *VARIANTS}))
 def test_planted_problem_has_exactly_its_findings(rule, tmp_path, golden):
-    """The file has the planted case as a whole, then the difference of each variant."""
-    first, parts = None, []
+    described_cases = []
     planted = {"planted": case} if (case := {**PLANTED, **OTHERS}.get(rule)) else {}
     for name, case in {**planted, **VARIANTS.get(rule, {})}.items():
         trace = read(testing.write_trace(tmp_path / "t.json", case.events, **case.metadata))
@@ -934,10 +944,8 @@ def test_planted_problem_has_exactly_its_findings(rule, tmp_path, golden):
         if name == "planted" or case.metadata is V100:
             text = "\n".join(lines).lower().replace("grad_enabled", "")
             assert not [word for word in TRAINS if word in text], "this trace may be of an inference"
-        changed = lines if first is None else [line for line in difflib.ndiff(first, lines) if line[0] in "+-"]
-        first = first or lines
-        parts += [f"=== {name}", *changed, ""]
-    golden(f"findings/{rule}.txt", "\n".join(parts))
+        described_cases.append((name, lines))
+    golden(f"findings/{rule}.txt", sections(described_cases))
 
 
 @pytest.mark.parametrize(("rule", "case"), rows(FOUND))
