@@ -192,25 +192,6 @@ def copy(correlation, start, end, name="Memcpy HtoD (Pageable -> Device)", **arg
     return kernel(correlation, start, end, name=name, category="gpu_memcpy", **args)
 
 
-@pytest.mark.parametrize(
-    ("events", "blocking"),
-    [
-        ([launch(1, 10, 20, name="cudaMemcpyAsync")], False),
-        ([launch(1, 10, 20, name="cudaMemcpy")], True),
-        ([launch(1, 10, 20, name="hipMemcpyWithStream")], True),
-        ([launch(1, 10, 80, name="cudaMemcpyAsync")], True),
-        ([launch(1, 10, 20, name="cudaMemcpyAsync"), launch(2, 30, 70, name="cudaStreamSynchronize")], True),
-        ([launch(1, 10, 20, name="cudaMemcpyAsync"), launch(2, 210, 220, name="cudaStreamSynchronize")], False),
-        ([launch(1, 10, 20, name="cudaMemcpyAsync"), launch(2, 30, 70, name="cudaStreamSynchronize", tid=9)], False),
-        ([], None),
-    ],
-)
-def test_copy_blocks_if_the_host_waits_for_the_copy(tmp_path, events, blocking):
-    """In its call, or before the operator that made it ends; others may wait as they like."""
-    found = rows(tmp_path, [op("aten::copy_", 0, 200, external=1), *events, copy(1, 40, 60, external=1)], copies)
-    assert [row["blocking"] for row in found] == [blocking]
-
-
 # --- synchronisations
 
 

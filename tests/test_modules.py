@@ -34,39 +34,6 @@ def times(found, *columns):
     return {row["path"]: tuple(round(row[each] * 1e6) for each in columns) for row in found.iter_rows(named=True)}
 
 
-def planted(*, linked):
-    """Two layers of a net called twice; their backward pass on a thread of its own, one node of it the loss's."""
-    events, forward, backward = [], [], []
-    for call, begin in enumerate((0, 1000)):
-        events += [module("Net_0", begin, begin + 400), module("A_0", begin + 10, begin + 110)]
-        events += [module("B_0", begin + 200, begin + 350)]
-        number = 10 * call
-        forward += [
-            testing.op("aten::a", begin + 20, begin + 60, external=number + 1, Sequence_number=number + 1),
-            testing.op("aten::b", begin + 210, begin + 300, external=number + 2, Sequence_number=number + 2),
-            testing.op("aten::loss", begin + 450, begin + 480, Sequence_number=number + 3),
-        ]
-        events += [
-            testing.launch(number + 1, begin + 30, begin + 35, external=number + 1),
-            testing.kernel(number + 1, begin + 500, begin + 507, external=number + 1),
-            testing.launch(number + 2, begin + 220, begin + 225, external=number + 2),
-            testing.kernel(number + 2, begin + 510, begin + 523, external=number + 2),
-        ]
-        for place, (name, start, end) in enumerate((("LossBackward0", 500, 520), ("B", 530, 600), ("A", 650, 700))):
-            args = {"Sequence_number": number + 3 - place, "Fwd_thread_id": 1}
-            backward.append(testing.op(NODE + name, begin + start, begin + end, tid=AUTOGRAD, **args))
-        leaf = f"{NODE}torch::autograd::AccumulateGrad"
-        events += [testing.op(leaf, begin + 600, begin + 630, tid=AUTOGRAD)]
-        events += [testing.launch(number + 3, begin + 540, begin + 545, tid=AUTOGRAD)]
-        events += [testing.kernel(number + 3, begin + 800, begin + 817)]
-        events += [testing.launch(number + 4, begin + 610, begin + 612, tid=AUTOGRAD)]
-        events += [testing.kernel(number + 4, begin + 820, begin + 823)]
-    if linked:
-        pairs = [(forward[place], backward[3 * (place // 3) + 2 - place % 3]) for place in range(6)]
-        events += [end for number, pair in enumerate(pairs) for end in testing.flow(number, *pair)]
-    return events + forward + backward
-
-
 def annotated(number, start, end, name, **args):
     event = testing.kernel(number, start, end, graph_node_id=7)
     event["args"] |= {"name": name, **args}
@@ -210,7 +177,7 @@ def test_module_tree_is_built_once_per_trace(tmp_path):
 
 
 def test_handler_writes_one_file(tmp_path):
-    trace = read(testing.write_trace(tmp_path / "t.json", planted(linked=True)))
+    trace = read(testing.write_trace(tmp_path / "t.json", [module("Net_0", 0, 400)]))
     assert [artifact.name for artifact in Modules().artifacts(Capture(), trace)] == ["modules.csv"]
 
 
@@ -219,43 +186,5 @@ def model_of(tmp_path, events):
     return modules.model(trace, modules.table(trace))
 
 
-@pytest.mark.parametrize(
-    ("events", "model"),
-    [
-        ([module("Net_0", 0, 800), module("Loss_0", 800, 900)], "Net"),
-        ([module("Net_0", 0, 500), module("Loss_0", 500, 510), module("Net_0", 600, 900)], "Net"),
-        ([module("Generator_0", 0, 500), module("Discriminator_0", 500, 1000)], "Generator, Discriminator"),
-        (
-            [module("DistributedDataParallel_0", 0, 800), module("OptimizedModule_0", 5, 795), module("Net_0", 9, 790)],
-            "Net",
-        ),
-        ([module("DistributedDataParallel_0", 0, 800), module("A_0", 5, 300), module("B_0", 300, 700)], None),
-        ([module("OptimizedModule_0", 0, 800)], None),
-        ([module("FSDPLlama_0", 0, 800)], "Llama"),
-        ([module("FSDPnet_0", 0, 800)], "FSDPnet"),
-        ([module(f"Layer{place}_0", 100 * place, 100 * place + 100) for place in range(9)], None),
-        ([testing.op("aten::mm", 0, 10)], None),
-    ],
-)
-def test_model_is_the_outermost_module_with_most_of_the_time(tmp_path, events, model):
-    """Where no device works, of the time of modules; what is around a model is none."""
-    assert model_of(tmp_path, events) == model
-
-
 def launched(number, at, span, **options):
     return [testing.launch(number, at, at + 1, **options), testing.kernel(number, 1000 + at, 1000 + at + span)]
-
-
-@pytest.mark.parametrize(
-    ("events", "model"),
-    [
-        # the host is long in an encoder, and the device in a transformer
-        ([module("Encoder_0", 0, 500), *launched(1, 1, 10), module("Net_0", 500, 600), *launched(2, 501, 90)], "Net"),
-        # a sampler, beside a graph of which no module is recorded
-        ([module("Sampler_0", 0, 10), *launched(1, 1, 5), *launched(2, 50, 300, name="cudaGraphLaunch")], None),
-        # a graph that is captured: the device does nothing yet
-        ([module("Net_0", 0, 900), *launched(1, 950, 5)], "Net"),
-    ],
-)
-def test_model_is_chosen_by_device_time(tmp_path, events, model):
-    assert model_of(tmp_path, events) == model
