@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from perfhooks import OperatorTable
@@ -49,13 +51,21 @@ def forgotten():
     functional.scaled_dot_product_attention(query, key, key, attn_mask=torch.ones(16, 12, dtype=torch.bool))
 
 
-def recorded(job, path, **options):
-    from torch.profiler import ProfilerActivity, profile
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Records each job once; gives the profiler and the trace."""
 
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, **options) as prof:
-        job()
-    prof.export_chrome_trace(str(path))
-    return prof
+    @functools.cache
+    def record(job):
+        from torch.profiler import ProfilerActivity, profile
+
+        path = tmp_path_factory.mktemp("recorded") / "t.json"
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_flops=True) as prof:
+            job()
+        prof.export_chrome_trace(str(path))
+        return prof, read(path)
+
+    return record
 
 
 def by_name(table):
@@ -64,9 +74,9 @@ def by_name(table):
 
 @pytest.mark.parametrize("job", [work, forgotten])
 @pytest.mark.parametrize("grouped", [False, True])
-def test_the_count_is_that_of_torch(tmp_path, job, grouped):
-    prof = recorded(job, tmp_path / "t.json", with_flops=True)
-    table = operators.table(read(tmp_path / "t.json"), by="shapes" if grouped else ())
+def test_the_count_is_that_of_torch(recorded, job, grouped):
+    prof, trace = recorded(job)
+    table = operators.table(trace, by="shapes" if grouped else ())
     keys = ["name", "input_shapes"][: 1 + grouped]
     ours = {tuple(map(str, row[:-1])): row[-1] for row in table.select(*keys, "flops").iter_rows() if row[-1]}
     theirs = {
@@ -78,14 +88,13 @@ def test_the_count_is_that_of_torch(tmp_path, job, grouped):
     assert ours
 
 
-def test_omitted_operations_equal_those_of_flop_counter(tmp_path):
+def test_omitted_operations_equal_those_of_flop_counter(recorded):
     from torch.utils.flop_counter import FlopCounterMode
 
-    recorded(forgotten, tmp_path / "t.json")
     with FlopCounterMode(display=False) as counter:
         forgotten()
     theirs = {f"aten::{op.__name__}": flops for op, flops in counter.get_flop_counts()["Global"].items()}
-    ours = by_name(operators.table(read(tmp_path / "t.json"), all_flops=True))
+    ours = by_name(operators.table(recorded(forgotten)[1], all_flops=True))
     # the profiler sees a convolution where it is called, the other counter where it is computed
     ours["aten::convolution"] += ours.pop("aten::conv2d")
     assert {name: flops for name, flops in ours.items() if name in theirs} == theirs
@@ -93,9 +102,8 @@ def test_omitted_operations_equal_those_of_flop_counter(tmp_path):
     assert set(ours) - set(theirs) <= {"aten::mul", "aten::add", attention, f"{attention}_backward"}
 
 
-def test_without_all_flops_the_count_equals_torch(tmp_path):
-    recorded(forgotten, tmp_path / "t.json")
-    assert set(by_name(operators.table(read(tmp_path / "t.json")))) <= {"aten::conv2d", "aten::mul", "aten::add"}
+def test_without_all_flops_the_count_equals_torch(recorded):
+    assert set(by_name(operators.table(recorded(forgotten)[1]))) <= {"aten::conv2d", "aten::mul", "aten::add"}
 
 
 def test_handler_passes_all_flops():

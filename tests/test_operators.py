@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import json
 import re
 from importlib.metadata import version
@@ -69,18 +70,35 @@ def theirs(averages, grouped):
     }
 
 
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory):
+    """Records the training once for each set of options; gives the profiler and the trace."""
+
+    @functools.cache
+    def record(*, verbose=False, **options):
+        import torch
+
+        if verbose:
+            options["experimental_config"] = torch._C._profiler._ExperimentalConfig(verbose=True)
+        path = tmp_path_factory.mktemp("recorded") / "t.json"
+        prof = train(**options)
+        prof.export_chrome_trace(str(path))
+        return prof, read(path)
+
+    return record
+
+
 @pytest.mark.recorder
 @pytest.mark.parametrize("memory", [False, True])
 @pytest.mark.parametrize("shapes", [False, True])
 @pytest.mark.parametrize("grouped", [False, True])
-def test_the_table_is_that_of_torch(tmp_path, shapes, memory, grouped):
+def test_the_table_is_that_of_torch(recording, shapes, memory, grouped):
     """Names, counts and bytes are equal, and times to the nanosecond.
 
     torch 2.4 looks for the allocations of an operator in microseconds since 1970, as floats: it misses some.
     """
-    prof = train(record_shapes=shapes, profile_memory=memory)
-    prof.export_chrome_trace(str(tmp_path / "t.json"))
-    found = ours(operators.table(read(tmp_path / "t.json"), by=("shapes",) if grouped else ()))
+    prof, trace = recording(record_shapes=shapes, profile_memory=memory)
+    found = ours(operators.table(trace, by=("shapes",) if grouped else ()))
     expected = theirs(prof.key_averages(group_by_input_shape=grouped), grouped)
     assert found.keys() == expected.keys()
     for key, values in expected.items():
@@ -92,11 +110,9 @@ def test_the_table_is_that_of_torch(tmp_path, shapes, memory, grouped):
 
 
 @pytest.mark.recorder
-def test_stacks_leave_the_table_unchanged(tmp_path):
+def test_stacks_leave_the_table_unchanged(recording):
     """torch subtracts Python frames from the self time of labels; here they take nothing from it."""
-    prof = train(with_stack=True, profile_memory=True)
-    prof.export_chrome_trace(str(tmp_path / "t.json"))
-    trace = read(tmp_path / "t.json")
+    prof, trace = recording(record_shapes=True, with_stack=True, profile_memory=True)
     found = {row["name"]: row for row in operators.table(trace).iter_rows(named=True)}
     expected = {row.key: row for row in prof.key_averages()}
     for name, row in expected.items():
@@ -143,14 +159,8 @@ def test_exclusive_time_sums_to_the_time_with_running_calls(tmp_path_factory, ma
 
 
 SUMS = (
-    "count",
-    "self_cpu_ms",
-    "cpu_ms",
-    "exclusive_cpu_ms",
-    "self_device_ms",
-    "self_cpu_bytes",
-    "self_device_bytes",
-    "flops",
+    *("count", "self_cpu_ms", "cpu_ms", "exclusive_cpu_ms", "self_device_ms"),
+    *("self_cpu_bytes", "self_device_bytes", "flops"),
 )
 
 
@@ -168,10 +178,8 @@ def check_groups(trace, by):
 
 @pytest.mark.recorder
 @pytest.mark.parametrize("by", [*((group,) for group in operators.GROUPS), operators.GROUPS])
-def test_groups_sum_to_the_table(by, tmp_path):
-    prof = train(record_shapes=True, with_stack=True, profile_memory=True)
-    prof.export_chrome_trace(str(tmp_path / "t.json"))
-    check_groups(read(tmp_path / "t.json"), by)
+def test_groups_sum_to_the_table(by, recording):
+    check_groups(recording(record_shapes=True, with_stack=True, profile_memory=True)[1], by)
 
 
 @pytest.mark.parametrize("by", operators.GROUPS)
@@ -204,15 +212,12 @@ def stack_in_torch(prof):
 
 @pytest.mark.recorder
 @pytest.mark.parametrize("depth", [1, 3, 8])
-def test_stacks_equal_those_of_torch(depth, tmp_path):
+def test_stacks_equal_those_of_torch(depth, recording):
     """torch has stacks only with a private flag, innermost frame first, and leaves out what calls autograd."""
-    import torch
     from torch.autograd.profiler_util import _filter_stack_entry
 
-    verbose = torch._C._profiler._ExperimentalConfig(verbose=True)
-    prof = train(with_stack=True, experimental_config=verbose)
-    prof.export_chrome_trace(str(tmp_path / "t.json"))
-    deep = operators.table(read(tmp_path / "t.json"), by="stack", stack_depth=depth + 2)
+    prof, trace = recording(with_stack=True, verbose=True)
+    deep = operators.table(trace, by="stack", stack_depth=depth + 2)
     # detach runs in AccumulateGrad, which no operator made: torch shows no stack, we show who called autograd
     names = {name for name in deep["name"] if name.startswith("aten::")} - {"aten::detach"}
     theirs, found = {}, {}
