@@ -132,6 +132,19 @@ def many_launches(training, at, *, ahead=False, updates=False):
         training.events.append(annotation("Optimizer.step#AdamW.step", at + 9 * MS, at + 9500 * US))
 
 
+def replayable(made, at, *, wait=None, event=False, other=None):
+    """The hundred kernels with something that a CUDA graph may not contain: a wait for a value, or other kernels."""
+    many_launches(made, at)
+    if wait:
+        made.op("aten::item", at + wait, at + wait + 40 * US)
+        made.call("cudaStreamSynchronize", at + wait + 5 * US, at + wait + 35 * US)
+    if event:  # DistributedDataParallel times its steps so
+        made.call("cudaEventSynchronize", at + 4040 * US, at + 4050 * US)
+    if other and at < STEP * 2:
+        name = f"a kernel for {at // STEP}" if other == "name" else FAST
+        made.work(at + 9500 * US, at + 9600 * US, at + 9610 * US, call_us=5, name=name)
+
+
 def launching(count, percent):
     """So many kernels in a step, before each of which the device idles for such a part until it is launched."""
     period = (STEP - 100 * US) // count
@@ -608,6 +621,11 @@ VARIANTS = {
     "host-bound": {
         "with an optimizer": Case(made_of(many_launches, updates=True)),
         "replaying graphs": Case(made_of(replaying)),
+        "with waits between kernels": Case(made_of(replayable, wait=4 * MS + 40 * US)),
+        "with waits after the last kernel": Case(made_of(replayable, wait=9900 * US)),
+        "with waits for events": Case(made_of(replayable, event=True)),
+        "with other names of kernels in each step": Case(made_of(replayable, other="name")),
+        "with other numbers of kernels": Case(made_of(replayable, other="number")),
         "while the recorder is slow": Case(made_of(many_launches), A100, SLOW_RECORDER),
         "with an unprofiled step of 8 ms": Case(made_of(many_launches), A100, FASTER),
     },
