@@ -10,10 +10,7 @@ import torch
 from twins import TRACES
 
 from perfhooks import testing
-from perfhooks.report import handlers
-from perfhooks.report.page import window_data
-from perfhooks.run.capture import Capture
-from perfhooks.testing import kernel, launch, op
+from perfhooks.testing import op
 from perfhooks.trace import Kind, read
 from perfhooks.trace.names import ranges, work_kinds
 from perfhooks.trace.names.communication import library
@@ -127,14 +124,3 @@ def test_report_has_a_light_and_a_dark_colour_for_each_kind():
     assert {kind: f"--work-{kind}: light-dark(#" in style for kind in categories.CATEGORIES} == dict.fromkeys(
         categories.CATEGORIES, True
     )
-
-
-def test_handler_and_report_contain_the_categories(tmp_path):
-    events = [op("aten::mm", 0, 30), launch(1, 2, 7), kernel(1, 12, 22)]
-    trace = read(testing.write_trace(tmp_path / "t.json", events))
-    (artifact,) = handlers.build("categories").artifacts(Capture(), trace)
-    assert artifact.name == "categories.csv"
-    with (tmp_path / "c.csv").open("wb") as file:
-        artifact.write(file)
-    assert pl.read_csv(tmp_path / "c.csv")["category"].to_list() == ["gemms"]
-    assert window_data.reduce(Capture(), trace)["categories"]["category"] == ["gemms"]

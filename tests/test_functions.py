@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import cProfile
-import csv
-import io
 import pstats
 from pathlib import Path
 
@@ -16,8 +14,6 @@ from hypothesis import strategies as st
 
 import perfhooks
 from perfhooks import Profiler, testing
-from perfhooks.report.page import window_data
-from perfhooks.run.capture import Capture
 from perfhooks.testing import python_frame, step_mark
 from perfhooks.trace import functions, read
 from perfhooks.trace.kinds import Kind
@@ -118,21 +114,6 @@ def test_calls_equal_those_of_cprofile(tmp_path):
     }
     assert found == counted
     assert set(found.values()) == {15, 1}
-
-
-def test_handler_and_report_contain_the_functions(tmp_path):
-    events = [step_mark(0, 0, 90), python_frame("a.py(1): f", 0, 80), python_frame("b.py(2): g", 10, 20)]
-    trace = read(testing.write_trace(tmp_path / "t.json", events))
-    for options, order in (({}, ["f", "g"]), ({"sort_by": "file", "row_limit": 1}, ["f"])):
-        (artifact,) = perfhooks.FunctionTable(**options).artifacts(Capture(), trace)
-        file = io.BytesIO()
-        artifact.write(file)
-        rows = list(csv.DictReader(io.StringIO(file.getvalue().decode())))
-        assert (artifact.name, [row["function"] for row in rows]) == ("functions.csv", order)
-    part = window_data.reduce(Capture(), trace)["functions"]
-    assert (part["rows"]["function"], part["count"]) == (["f", "g"], 2)
-    bare = read(testing.write_trace(tmp_path / "bare.json", events[:1]))
-    assert not window_data.reduce(Capture(), bare).get("functions"), "without frames the page has no such table"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +7,6 @@ from plain_reader import WORK, slices
 from twins import TRACES
 
 from perfhooks import KernelTable, OptionError, testing
-from perfhooks.report import handlers
 from perfhooks.run.capture import Capture
 from perfhooks.testing import kernel, op
 from perfhooks.trace import read
@@ -120,25 +118,6 @@ def test_every_kernel_of_any_dialect_has_an_operator(traces, name):
 
 
 # --- the handler
-
-
-def test_handler_writes_the_table_with_a_device(tmp_path):
-    trace = trace_of(tmp_path, [kernel(1, 0, 1000)])
-    (artifact,) = handlers.build("kernels").artifacts(Capture(), trace)
-    assert artifact.name == "kernels.csv"
-    with (tmp_path / "k.csv").open("wb") as file:
-        artifact.write(file)
-    table = pl.read_csv(tmp_path / "k.csv")
-    assert table["name"].to_list() == ["gemm"]
-    assert table["total_ms"].to_list() == [0.001]
-
-
-def test_handler_can_separate_operators(tmp_path):
-    trace = trace_of(tmp_path, [kernel(1, 0, 1000)])
-    (artifact,) = handlers.build({"type": "kernels", "by_launch": True}).artifacts(Capture(), trace)
-    with (tmp_path / "k.csv").open("wb") as file:
-        artifact.write(file)
-    assert "operator" in pl.read_csv(tmp_path / "k.csv").columns
 
 
 def test_handler_writes_nothing_without_a_device(tmp_path):

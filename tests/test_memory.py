@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import polars as pl
 import pytest
 from hypothesis import given
@@ -155,15 +153,6 @@ def test_thinning_keeps_the_ends_the_peak_and_the_size(levels, rows):
         assert kept == (whole["allocated_bytes"].min(), whole["allocated_bytes"].max())
         assert mine["time_ms"].is_sorted()
         assert whole.height > rows or mine.height == whole.height
-
-
-@pytest.mark.parametrize("rows", [1, 3])
-def test_handler_writes_two_files_and_keeps_the_peak(rows, tmp_path):
-    artifacts = list(Memory(rows=rows).artifacts(Capture(), opened(tmp_path, PLANTED)))
-    assert [name for name, _ in artifacts] == ["memory.csv", "memory.peak.csv"]
-    file = io.BytesIO()
-    artifacts[0].write(file)
-    assert b"0.000500,cuda:0,640,1000\n" in file.getvalue()
 
 
 @pytest.mark.parametrize("rows", [0, "many", True])

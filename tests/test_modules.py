@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfhooks import Capture, Modules, testing
+from perfhooks import testing
 from perfhooks.report.page import run_data, window_data
 from perfhooks.trace import Kind, read
 from perfhooks.trace.nesting import host, intervals
@@ -174,11 +174,6 @@ def test_module_tree_is_built_once_per_trace(tmp_path):
     tree = weakref.ref(host.tree(trace).row)
     del trace
     assert tree() is None
-
-
-def test_handler_writes_one_file(tmp_path):
-    trace = read(testing.write_trace(tmp_path / "t.json", [module("Net_0", 0, 400)]))
-    assert [artifact.name for artifact in Modules().artifacts(Capture(), trace)] == ["modules.csv"]
 
 
 def model_of(tmp_path, events):
