@@ -15,7 +15,7 @@ from perfhooks import testing
 from perfhooks.report.page import markdown, window_data
 from perfhooks.report.page.headline import of_window
 from perfhooks.run.capture import Capture
-from perfhooks.testing import annotation, kernel, launch, op, python_frame, slice_event, step_mark
+from perfhooks.testing import kernel, launch, op, python_frame, slice_event, step_mark
 from perfhooks.trace import read
 from perfhooks.trace.nesting import device, step_marks
 from perfhooks.trace.tables import device_time, gaps, steps
@@ -41,33 +41,6 @@ def causes(found, step=None):
         if step in (None, mine):
             total[CAUSES[cause]] = total.get(CAUSES[cause], 0) + length
     return total
-
-
-def told(folder, *between, end=100 * US, asked=(80 * US, 85 * US), ran=(90 * US, 95 * US), tid=MAIN):
-    """What idle time is for if some events lie between a first work, which ends at 10 us, and a second one."""
-    first = work(1, (0, 1), (2, 10 * US))
-    return causes(device_time.idle(trace_of(folder, [step_mark(0, 0, end), *first, *between, *work(2, asked, ran)])))
-
-
-@pytest.mark.parametrize(
-    ("event", "cause"),
-    [
-        (launch(9, 20 * US, 50 * US, name="cudaStreamSynchronize"), "waiting for the device"),
-        (launch(9, 20 * US, 50 * US, name="cudaMalloc"), "requesting memory"),
-        (launch(9, 20 * US, 50 * US, name="cudaEventQuery"), "calls of the runtime"),
-        (annotation(LOADER, 20 * US, 50 * US), "waiting for data"),
-        (annotation("validation", 20 * US, 50 * US), "validating"),
-        (annotation("checkpoint", 20 * US, 50 * US), "checkpointing"),
-        (annotation("gloo:all_reduce", 20 * US, 50 * US), "waiting for other ranks"),
-        (annotation("_compile.compile_inner (dynamo_timed)", 20 * US, 50 * US), "compiling"),
-        (python_frame("Python GC", 20 * US, 50 * US), "collecting garbage"),
-        (op("aten::roll", 20 * US, 50 * US), "operators on the host"),
-        (python_frame("train.py(3): prepare", 20 * US, 50 * US), "code between operators"),
-        (annotation("mine", 20 * US, 50 * US), "code between operators"),
-    ],
-)
-def test_activity_of_the_launching_thread_is_the_cause(tmp_path, event, cause):
-    assert told(tmp_path, event)[cause] == 30 * US
 
 
 def test_a_full_queue_is_no_launch(tmp_path):

@@ -64,6 +64,16 @@ def whole(tmp_path):
     return contents(read(write_trace(tmp_path / "whole.json", EVENTS)))
 
 
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Chunks and blocks of some events."""
+    for where, name, value in (
+        *((reader, "_CHUNK", 1000), (reader, "_PATIENCE", 3)),
+        *((source, "BLOCK", 700), (source, "_PACKED_BLOCK", 700)),
+    ):
+        monkeypatch.setattr(where, name, value)
+
+
 def test_columns_equal_the_events(tmp_path):
     trace = read(write_trace(tmp_path / "t.json", EVENTS, distributedInfo={"rank": 3}))
     assert trace.rank == 3
@@ -103,11 +113,7 @@ def test_damaged_event_keeps_the_precision_of_other_times(tmp_path, place):
     assert {*starts} - {*trace.start.tolist()} <= {starts[place]}
 
 
-def test_events_with_another_beginning_are_found(tmp_path, monkeypatch):
-    for name, value in {"_CHUNK": 1000, "_PATIENCE": 3}.items():
-        monkeypatch.setattr(reader, name, value)
-    monkeypatch.setattr(source, "BLOCK", 700)
-    monkeypatch.setattr(source, "_PACKED_BLOCK", 700)
+def test_events_with_another_beginning_are_found(small_chunks, tmp_path, monkeypatch):
     events = [op("a", 10 * number, 10 * number + 5) for number in range(300)]
     events[0] = {"name": events[0].pop("name")} | events[0]
     (tmp_path / "t.json").write_text(json.dumps(events))
@@ -121,12 +127,8 @@ def test_events_with_another_beginning_are_found(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("first", ["ph", "name", "unknown"])
-def test_text_without_the_end_of_an_event_is_searched_once(tmp_path, monkeypatch, first):
+def test_text_without_the_end_of_an_event_is_searched_once(small_chunks, tmp_path, monkeypatch, first):
     """Not again with every block: a file of a gigabyte would take hours."""
-    for name, value in {"_CHUNK": 1000, "_PATIENCE": 3}.items():
-        monkeypatch.setattr(reader, name, value)
-    monkeypatch.setattr(source, "BLOCK", 700)
-    monkeypatch.setattr(source, "_PACKED_BLOCK", 700)
     searched = []
     spy = spied(reader._Reader._last_boundary, lambda _, buffer, begin: searched.append(len(buffer) - begin))
     monkeypatch.setattr(reader._Reader, "_last_boundary", spy)
@@ -157,11 +159,8 @@ def test_odd_argument_does_not_affect_other_events(tmp_path):
 
 
 @pytest.mark.parametrize("first", ["ph", "name"])
-def test_objects_inside_of_arguments_are_no_events(tmp_path, monkeypatch, first):
+def test_objects_inside_of_arguments_are_no_events(small_chunks, tmp_path, first):
     """In a compact file only their keys tell them apart."""
-    monkeypatch.setattr(reader, "_CHUNK", 1000)
-    monkeypatch.setattr(source, "BLOCK", 700)
-    monkeypatch.setattr(source, "_PACKED_BLOCK", 700)
     listed = {"l": [{"id": 1}, {"id": 2}, {"name": "q"}], "External id": 7}
     events = [op("a", 10 * number, 10 * number + 5) | {"args": listed} for number in range(300)]
     events = [{first: event.pop(first)} | event for event in events]
