@@ -206,7 +206,7 @@ def test_a_folder_of_torchs_own_handler_is_read(run, tmp_path):
         (["{folder}/text.json"], "is no trace"),
         (["{folder}/empty.json"], "is empty"),
         (["{trace}", "-t", "stepz"], "got 'stepz'; did you mean 'steps'?"),
-        (["{trace}", "-t", "steps", "--by", "shapes"], "by cannot be used with the table 'steps', got 'shapes'"),
+        (["{trace}", "-t", "steps", "--by", "shapes"], "not for 'steps', got 'shapes'"),
         (["{trace}", "-t", "stacks", "--by", "host", "--by", "device"], "by must be one of"),
         (["{trace}", "--csv", "--json"], "use either --csv or --json"),
         (["{trace}", "--csv", "-t", "steps", "-t", "copies"], "CSV contains one table"),
@@ -412,7 +412,7 @@ def test_names_that_the_terminal_cannot_show_are_no_error(tmp_path):
 def test_findings_are_sentences_with_gains():
     row = {"title": ["It waits."], "gain_ms": [5.0], "gain_percent": [25.0], "advice": ["Do [this]."]}
     assert [line.rstrip() for line in drawn({"findings": pl.DataFrame(row)}).splitlines()] == [
-        "findings with fixes, by estimated gain",
+        "findings with fixes, largest estimated gain first",
         "1. It waits. (gain: about 5 ms, 25% of a step)",
         "   Do [this].",
     ]

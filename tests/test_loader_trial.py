@@ -240,7 +240,7 @@ def test_busy_machine_is_mentioned():
 def test_the_plan_is_about_the_step_of_the_last_run():
     trial = LoaderTrial(name="", tried=(tried(0, 20, own=True), tried(1, 20, processors=1)), cores=16)
     (plan,) = [line for line in trial.sentences(20.0, 50.0) if "last run" in line]
-    assert "takes 20 ms without its wait for data. 3 workers would keep up: the wait falls to 0%" in plan
+    assert "minus its wait for data takes 20 ms. 3 workers would keep up: the wait falls to 0%" in plan
 
 
 # --- in the place of a training ---

@@ -152,7 +152,7 @@ def test_markdown_of_a_large_run_has_at_most_2000_tokens(tmp_path):
     assert [head.lstrip("# ") for head in heads[1:5]] == [
         "Where the step goes",
         "What to do",
-        "Largest operators, of one step",
+        "Largest operators in one step",
         "Doubts",
     ]
     assert max(map(len, text.splitlines())) <= 260

@@ -135,9 +135,9 @@ def test_ranks_slow_in_one_part_share_a_finding(gathered):
 @pytest.mark.parametrize(
     ("node", "slow", "said"),
     [
-        (4, (4, 5), "Rank 4 on node1 (and 1 more) computes|slow in this part: ranks 4, 5 on node1"),
-        (4, (3, 4), "Rank 3 on node0 (and 1 more) computes|slow in this part: ranks 3, 4"),
-        (8, (3, 4), "Rank 3 (and 1 more) computes|slow in this part: ranks 3, 4"),
+        (4, (4, 5), "Rank 4 on node1 (and 1 more) computes|slow in this part of the step: ranks 4, 5 on node1"),
+        (4, (3, 4), "Rank 3 on node0 (and 1 more) computes|slow in this part of the step: ranks 3, 4"),
+        (8, (3, 4), "Rank 3 (and 1 more) computes|slow in this part of the step: ranks 3, 4"),
     ],
 )
 def test_slow_node_is_named_among_several_nodes(gathered, node, slow, said):

@@ -137,7 +137,7 @@ def test_findings_of_ranks_with_different_names_stay_separate():
         [{"rule": "straggler", "title": "Rank 1 is slow.", "gain_ms": 9.0, "evidence": (), "rank": 1, "ranks": [1]}],
     )
     assert [(each["rank"], [*each["ranks"]]) for each in found] == [(1, [1]), (0, [0, 1]), (0, [0])]
-    assert "rank 0; ranks 0-1 have this finding: 0.95 to 3 ms" in found[1]["evidence"][-1]["text"]
+    assert "ranks 0-1 have this finding, with gains of 0.95 to 3 ms per step" in found[1]["evidence"][-1]["text"]
 
 
 @pytest.mark.slow

@@ -123,7 +123,7 @@ def test_a_label_that_would_lose_half_keeps_its_times_on_a_lane(tmp_path, end):
     assert (label["ts"], label["dur"]) == (10, (end - 10_000) / 1000)
     assert label["tid"] != events[0]["tid"]
     (name,) = [event for event in written if (event["name"], event["tid"]) == ("thread_name", label["tid"])]
-    assert name["args"]["name"].endswith("(2)")
+    assert name["args"]["name"].endswith(", lane 2")
 
 
 def test_labels_that_cross_labels_get_lanes(tmp_path):

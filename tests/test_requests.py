@@ -196,7 +196,7 @@ def test_request_accepts_only_its_options():
         with pytest.raises(perfhooks.OptionError, match="steps must be an integer from 1 to 1000"):
             prof.request(steps)
     prof.request(1000)
-    with pytest.raises(TypeError, match="a request accepts record_shapes"):
+    with pytest.raises(TypeError, match="a request for a window accepts record_shapes"):
         prof.request(record_everything=True)
     with pytest.raises(perfhooks.OptionError, match="signal must be the name of a signal"):
         Profiler(signal="NOTHING")

@@ -86,7 +86,7 @@ def test_short_calls_waits_and_later_calls_are_no_start(tmp_path, name, begin, e
 
 def test_convolutions_timed_with_events_are_one_time_work(tmp_path):
     convolution = op("aten::cudnn_convolution", 10 * MS, 40 * MS)
-    assert spent(tmp_path, convolution, call("cudaEventSynchronize", 20, 30)) == {"trying out convolutions": 30}
+    assert spent(tmp_path, convolution, call("cudaEventSynchronize", 20, 30)) == {"trying convolution algorithms": 30}
     assert spent(tmp_path, convolution, call("cudaEventSynchronize", 50, 60)) == {}
 
 
@@ -94,7 +94,7 @@ def test_first_convolution_of_a_trace_is_one_time_work_too(tmp_path):
     events = [op("aten::cudnn_convolution", 0, 30 * MS), call("cudaEventSynchronize", 20, 25)]
     work = [launch(1, 40 * MS, 41 * MS), kernel(1, 41 * MS, 42 * MS)]
     (found,) = starts.by_kind(read(testing.write_trace(tmp_path / "t.json", [*events, *work]))).items()
-    assert (found[0], intervals.total(found[1])) == ("trying out convolutions", 30 * MS)
+    assert (found[0], intervals.total(found[1])) == ("trying convolution algorithms", 30 * MS)
 
 
 def test_recording_a_graph_is_no_compilation(tmp_path):

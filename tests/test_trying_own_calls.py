@@ -212,7 +212,7 @@ def test_fuzzer_take_gives_sets_of_inputs():
     ("calls", "options", "sentence"),
     [
         ({}, {}, "calls must be"),
-        ([len, print], {}, "calls must be functions or statements by name"),
+        ([len, print], {}, "calls must map names to functions or statements"),
         ({"a": 1}, {}, "calls must be"),
         ({"a": print}, {"seconds": 0}, "must be"),
         ({"a": print}, {"tolerance": 2}, "must be"),

@@ -26,7 +26,7 @@ EXAMPLES: Final = """Examples:
 
 
 _BETWEEN: Final = "\0"
-"""Replaces ``--`` between the sides, because click ends the options at the first one."""
+"""Placeholder for ``--`` between the sides, because click ends the options at the first ``--``."""
 _SIDES: Final = 2
 _AT: Final = "--run-at"
 

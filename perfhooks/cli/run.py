@@ -23,7 +23,7 @@ Options of perfhooks come first. The first other word begins the command with it
 _SCHEDULE: Final = (
     "Steps to record, as for `perfhooks schedule`. Default: one window when step times have settled, or after 20 s."
 )
-_HANDLER: Final = "Handler of each window, by name; repeat it for several. All handlers by default."
+_HANDLER: Final = "Name of a handler for each window; repeat it for several. All handlers by default."
 _PATIENCE: Final = (
     "Maximum wait for steps, in seconds. It begins with the first model call or backward pass. If no batch is fetched "
     "and no optimizer steps in this time, the report is written at once instead of at the end. Default: 60."

@@ -23,12 +23,12 @@ EXAMPLES: Final = """Examples:
 
 _TABLE_HELP: Final = (
     "steps, operators, kernels, collectives, copies, syncs, modules, memory, stacks; labels: your labels, "
-    "by total time; functions: Python functions, if stacks were recorded; workers: time of loader workers, if "
-    "stacks were recorded; plan: number of loader workers that keep up with the training; categories: time by kind "
-    "of work; counters: power, clocks and other samples, by step; idle: causes of idle time; gaps: longest idle "
-    "times; compiled: graphs of torch.compile; findings: problems and their fixes; checks: doubts about the trace; "
-    "startup: time before the first step; slow: slow steps and their causes. Repeat it for several. Default: an "
-    "overview."
+    "largest first; functions: Python functions, if stacks were recorded; workers: time of loader workers, if "
+    "stacks were recorded; plan: number of loader workers that keep up with the training; categories: time of "
+    "each kind of work; counters: power, clocks and other samples in each step; idle: causes of idle time; gaps: "
+    "longest idle times; compiled: graphs of torch.compile; findings: problems and their fixes; checks: doubts about "
+    "the trace; startup: time before the first step; slow: slow steps and their causes. Repeat it for several. "
+    "Default: an overview."
 )
 
 
@@ -53,7 +53,7 @@ _TABLE: Final = typer.Option("--table", "-t", help=_TABLE_HELP, autocompletion=_
 _BY: Final = typer.Option(
     "--by",
     help="Split operators by shapes, stack, line, module, step; kernels by operator; idle by step; counters by "
-    "kernel. Measure stacks by device or bytes, instead of by host time.",
+    "kernel. Measure stacks in device time or bytes (device, bytes) instead of host time.",
 )
 _SORT: Final = typer.Option(
     "--sort",

@@ -21,7 +21,7 @@ def command(
         bool, typer.Option("--all", help="Try every change, not only those that the findings recommend.")
     ] = False,
     allow_numerics: Annotated[
-        bool, typer.Option("--allow-numerics", help="Try changes that round results in another way.")
+        bool, typer.Option("--allow-numerics", help="Also try changes whose results are rounded differently.")
     ] = False,
     cwd_copy: Annotated[
         bool, typer.Option("--cwd-copy", help="Run each trial in a copy of the working directory.")

@@ -18,11 +18,11 @@ from perfhooks.core.successors import successor
 RECORDING: Final = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
 """Options of the recorder that a request for a window can set."""
 MOST_STEPS: Final = 1000
-"""Maximum steps of a requested window, whose trace must fit into memory."""
+"""Steps above which a request is refused, because the trace must fit into memory."""
 WARMUP: Final = 1
 """Warm-up steps of a requested window. Without them the first step includes the start of the recorder."""
 MOST_WAITING: Final = 16
-"""Maximum requests that wait for their window, because every change of the schedule checks all of them."""
+"""Waiting requests above which further ones are refused, because every change of the schedule checks all of them."""
 
 Ranks = Literal["all", "first-of-node"] | Sequence[int] | Callable[[Job], bool]
 
@@ -118,10 +118,9 @@ class RecordingOptions(TypedDict, total=False):
 
 
 class Options(RecordingOptions, total=False):
-    """All options. Every interface uses the same names. All options are keyword-only and have a default.
+    """All options. All options are keyword-only and have a default.
 
-    Type, default and meaning of an option are defined only here. Signatures and help texts of all interfaces are
-    generated from this class.
+    Signatures and help texts of all interfaces are generated from this class.
     """
 
     out: Annotated[
@@ -175,7 +174,7 @@ class Options(RecordingOptions, total=False):
         Default(True),
         Doc(
             "Whether to label the parts of a step automatically while a window records, for example forward and "
-            "backward. Only if files are written."
+            "backward. Without a run folder, no labels are added."
         ),
     ]
     workers: Annotated[
@@ -183,7 +182,7 @@ class Options(RecordingOptions, total=False):
         Default(True),
         Doc(
             "Whether to sample the workers of a loader in windows. A process of perfhooks reads their memory; the "
-            "workers run no code of perfhooks and get no signal. Only on Linux, and only if files are written."
+            "workers run no code of perfhooks and get no signal. It works on Linux only, and only if files are written."
         ),
     ]
     explain: Annotated[
@@ -191,9 +190,9 @@ class Options(RecordingOptions, total=False):
         Default(True),
         Doc(
             "Whether to record one more step with stacks and shapes after the first window, so that the report shows "
-            "source lines and modules. Only if you set no schedule, no handlers and no option of torch's recorder "
-            "(``activities`` to ``post_processing_timeout_s``). It costs the training at most 1.2 seconds, and is "
-            "skipped if it would cost more."
+            "source lines and modules. This step is recorded only if you set no schedule, no handlers and no option of "
+            "torch's recorder (``activities`` to ``post_processing_timeout_s``). It costs the training at most 1.2 "
+            "seconds, and is skipped if it would cost more."
         ),
     ]
     watch: Annotated[
@@ -201,7 +200,7 @@ class Options(RecordingOptions, total=False):
         Default(True),
         Doc(
             "Whether to start the watcher, a thread that sleeps most of the time. It explains slow steps, reads "
-            "requests for windows and writes the times of all steps (``timeline.csv``). Only if files are written."
+            "requests for windows and writes the times of all steps (``timeline.csv``). It needs a run folder."
         ),
     ]
     trigger: Annotated[
@@ -332,7 +331,7 @@ def check_request(steps: Any, recording: Mapping[str, object]) -> None:
         raise OptionError(f"steps must be an integer from 1 to {MOST_STEPS}, got {steps!r}")
     for name, value in recording.items():
         if name not in RECORDING:
-            raise TypeError(f"a request accepts {', '.join(RECORDING)}, got {name!r}")
+            raise TypeError(f"a request for a window accepts {', '.join(RECORDING)}, got {name!r}")
         if not isinstance(value, bool):
             raise OptionError(f"{name} must be true or false, got {value!r}")
 

@@ -2,10 +2,10 @@
 
 ::
 
-    import torch ─ first step ─ windows ─ ... ─ last step ─ the interpreter ends: `End`, then the exit summary
-                                └─ a fork; in the child: `Child`
+    import torch ─ first step ─ windows ─ ... ─ last step ─ the interpreter ends: phases `End`, then the exit summary
+                                └─ a fork; in the child: phases `Child`
 
-No other module registers such handlers, except `launch.site.sitecustomize` for the exit summary. It does so first, and
+No other module registers such handlers, except `launch.site.sitecustomize`: it registers the exit summary first, and
 Python calls exit handlers in reverse order, so the exit summary comes last.
 
 Threads of perfhooks in a training are daemons of `watch.watcher`, `launch.startup`, `launch.step_signal`,
@@ -46,31 +46,27 @@ _MULTIPROCESSING: Final = ("multiprocessing", "multiprocess")
 
 
 class End(IntEnum):
-    """Phases of the end of a process, in their order."""
-
     COUNTS = auto()
-    """`perfhooks run`: write the numbers of batch fetches and optimizer updates per step."""
+    """Phase in which `perfhooks run` writes the numbers of batch fetches and optimizer updates per step."""
     REASON = auto()
-    """`perfhooks run`: store the reason if no window was recorded."""
+    """Phase in which `perfhooks run` stores why no window was recorded."""
     STARTUP = auto()
     WATCHER = auto()
-    """Write the last rows of the watcher thread."""
+    """Phase that writes the last rows of the watcher thread."""
     PROFILERS = auto()
-    """Save open windows. An open recorder at the end of Python causes a segmentation fault."""
+    """Phase that saves open windows. An open recorder at the end of Python causes a segmentation fault."""
 
 
 class Child(IntEnum):
-    """Phases of the start of a forked child, in their order."""
-
     SIGNALS = auto()
-    """Remove signal handlers of perfhooks first, so that an early signal ends the child as usual."""
+    """First phase, which removes signal handlers of perfhooks, so that an early signal ends the child as usual."""
     PROFILERS = auto()
-    """Drop the windows, files and worker of the parent."""
+    """Phase that drops the windows, files and worker of the parent."""
     WATCHER = auto()
     STEPS = auto()
-    """`perfhooks run`: stop detecting steps."""
+    """Phase that ends the step detection of `perfhooks run`."""
     TURNS = auto()
-    """Drop the connection to `perfhooks compare --run`."""
+    """Phase that drops the connection to `perfhooks compare --run`."""
     BUDGET = auto()
     RECORDER = auto()
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CONFIDENCE: Final = 0.99
 """Probability that an interval contains the true value. CI jobs with more false alarms get disabled."""
 LEAST_STEPS: Final = 20
-"""Minimum steps of a series. Fewer steps do not fill one bootstrap block."""
+"""Minimum steps for statistics of a series. Fewer steps do not fill one bootstrap block."""
 OF_NORMAL: Final = NormalDist().inv_cdf(0.75)
 """Median absolute deviation of a normal distribution, in standard deviations."""
 
@@ -366,8 +366,8 @@ def is_near(wall: Values | Ints) -> Flags:
 def most_common(wall: Values) -> Flags:
     """Return the mask of the most common kind of steps.
 
-    The gap between two kinds exceeds the spread of the kind with more steps. Gap and spread are ratios. The spread is
-    from the 5th to the 95th percentile.
+    The gap between two kinds exceeds the spread of the kind with more steps, as ratios. The spread is from the 5th to
+    the 95th percentile.
     """
     groups = [np.argsort(wall, kind="stable")]
     for _ in range(3):

@@ -39,8 +39,8 @@ RANK_STEPS: Final = 200
 LAST_SLOW: Final = 8
 
 _RANK_ROWS: Final = 4096
-"""Maximum latest steps to read of each rank except the first. Ranks write every 10 s, so these steps have equal
-numbers.
+"""Number of latest steps to read of each rank except the first. Ranks write every 10 s, so fewer steps may have no
+common number.
 """
 
 

@@ -168,7 +168,7 @@ class Capture:
         return self.last is None and self.reached == self.first
 
     def tables(self, trace: Trace) -> Tables:
-        """Return the tables of the window. Each table is computed once."""
+        """Return the tables of the window."""
         from perfhooks.trace.window import Tables
 
         owners = tuple(sorted(self.owners.items()))
@@ -217,8 +217,8 @@ class Place:
         is_own = path.parts[-3:] == (self.run.resolve().name, self.folder.name, own.name)
         if not is_own or ".." in path.parts or tuple(path.parents[3:4]) != (root,):
             raise PerfhooksError(
-                f"{self.capture_file} says that its trace is {capture.spool}, which is not in {root}; if that was the "
-                "training's folder for temporary files, set TMPDIR to it"
+                f"{self.capture_file} names the trace {capture.spool}, which is not in the folder for temporary files, "
+                f"{root}. If the training used another folder for temporary files, set TMPDIR to that folder"
             )
         return path
 
@@ -258,7 +258,7 @@ class Place:
         """Return the stored facts. Raise PerfhooksError if the file is missing, broken, or of another format."""
         path = self.capture_file
         try:
-            capture = read_json(path, Capture, "the facts of a window")
+            capture = read_json(path, Capture, "a description of a window")
         except FileNotFoundError as error:
             raise PerfhooksError(f"{path} does not exist") from error
         check_format(path, capture.format, FORMAT)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Steps
 
 _WINDOWS: Final = 256
-"""Maximum windows that ``FinishedRun(brief=True)`` reads."""
+"""Number of latest windows that ``FinishedRun(brief=True)`` reads."""
 
 
 @dataclass(frozen=True)

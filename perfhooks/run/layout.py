@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-# --- of the folder that holds runs ---
+# of the folder that holds runs
 
 LATEST: Final = "latest"
 
-# --- of a run ---
+# of a run
 
 MANIFEST: Final = "run.json"
 PAGE: Final = "report.html"
@@ -34,7 +34,7 @@ REQUESTS: Final = "requests"
 
 REQUESTS_LOCK: Final = ".requests.lock"
 
-# --- of a window, after its rank ---
+# of a window, after its rank
 
 CAPTURE: Final = "capture.json"
 SHARE: Final = "page.json"
@@ -65,7 +65,7 @@ def below(folder: Path, name: str) -> Path:
     return folder / name
 
 
-# --- the names of a run's files ---
+# the names of a run's files
 
 
 class OfRank:
@@ -110,7 +110,7 @@ def window(stage: str, first: int, last: int | None) -> str:
     return f"{stage}-{first:06d}" if last is None else f"{stage}-{first:06d}-{last:06d}"
 
 
-# --- the names of a window's files ---
+# the names of a window's files
 
 
 def artifact(rank: int, name: str) -> str:
@@ -126,7 +126,7 @@ def saved_trace(rank: int, token: str) -> str:
     return f".rank{rank}.{token}.spool.json"
 
 
-# --- parsers ---
+# parsers
 
 
 class PlannedSteps(NamedTuple):

@@ -22,7 +22,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     space: str = ""
     """PID namespace of the process, because each container counts processes from 1."""
     began: str = ""
-    """Start time of the process, because numbers of processes are reused."""
+    """Start time of the process, which distinguishes it from later processes with its number."""
 
     @classmethod
     def current(cls) -> Process:

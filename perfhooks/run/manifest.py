@@ -91,7 +91,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         """Return an empty manifest if ``run.json`` is missing. Raise PerfhooksError if the file is broken."""
         path = run / MANIFEST
         try:
-            manifest = read_json(path, cls, "the facts of a run")
+            manifest = read_json(path, cls, "a description of a run")
         except FileNotFoundError:
             return cls()
         check_format(path, manifest.format, FORMAT)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LARGEST: Final = 64 << 20
-"""Maximum bytes of a file. A large window summary has 0.2 MB, a table of 10^5 collectives 15 MB."""
+"""Bytes above which a file is not read. A large window summary has 0.2 MB, a table of 10^5 collectives 15 MB."""
 LARGEST_TABLE: Final = 16 << 20
 """Maximum bytes of a table from a training: 10^5 slow steps or validations, or the run-queue waits of three days."""
 
@@ -77,7 +77,7 @@ def read_table(path: Path, most: int = LARGEST_TABLE, *, from_end: bool = False)
 
 
 def read_json(path: Path, kind: type[T], what: str, most: int = LARGEST) -> T:
-    """Read a JSON file. ``what`` describes the file in errors: ``"the facts of a window"``.
+    """Read a JSON file. ``what`` describes the file in errors: ``"a description of a window"``.
 
     Raises FileNotFoundError, or PerfhooksError if the file is unreadable, too large, or has another type.
     """

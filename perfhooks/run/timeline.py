@@ -27,7 +27,7 @@ CAPACITY = 1 << 16
 """Maximum steps in memory. Older steps are in the file."""
 
 _ASIDE: Final = 1024
-"""Maximum validations and checkpoints in memory. A training has about two of them per epoch."""
+"""Number of latest validations and checkpoints in memory. A training has about two of them per epoch."""
 
 clock = time.perf_counter_ns
 

@@ -24,7 +24,10 @@ class Kind(enum.IntEnum):
 
 
 class Lane(enum.IntEnum):
-    """Group of kinds whose slices may nest in each other. A stream and a thread with equal numbers differ in it."""
+    """Group of kinds whose slices may nest in each other.
+
+    A stream and a thread with the same number have different lanes.
+    """
 
     HOST = 0
     DEVICE = 1

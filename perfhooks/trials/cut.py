@@ -29,7 +29,8 @@ _OPTIONS: Final = {
     "weight_decay": (1e-4, {"SGD", "Adam", "Adagrad", "RMSprop"}, {"add"}),
     "amsgrad": (True, {"Adam", "AdamW"}, {"maximum", "maximum_"}),
 }
-"""Optimizer options that cost time: a common value, the optimizers with this option, and operators that show its use.
+"""Optimizer options that cost time, each with a common value, the optimizers that have it, and operators that show its
+use.
 """
 
 

@@ -102,7 +102,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
 
         ``batches_per_s`` is the median over all blocks. ``planned`` is the rate that is expected from the cost of one
         worker on idle CPUs. ``processors`` counts the CPUs in use by the workers, on average. ``waited_percent`` is the
-        percentage of worker time without computation and without run-queue wait. ``verdict`` is that of `LoaderResult`.
+        percentage of worker time without computation and without run-queue wait.
         """
         return [
             {
@@ -149,7 +149,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
         cost = self.cost()
         if rest_ms and cost is not None:
             plan = LoaderPlan.for_cost(cost, self._demand(rest_ms, waited_ms))
-            yield f"A step of the last run takes {words.ms(rest_ms)} without its wait for data. {plan}"
+            yield f"A step of the last run minus its wait for data takes {words.ms(rest_ms)}. {plan}"
         if self.is_interrupted:
             yield "Interrupted: fewer blocks were measured than planned."
 

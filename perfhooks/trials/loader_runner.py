@@ -1,4 +1,4 @@
-"""Measure a loader with one `LoaderSetting`, for example a number of workers, in blocks.
+"""Measure a loader with one `LoaderSetting`, in blocks.
 
 SIGSTOP pauses the workers of all settings except the one that is being measured::
 

@@ -200,8 +200,8 @@ def compare_calls(
         compare_calls({"sum": "(x * x).sum()", "dot": "x @ x"}, inputs=[{"x": small}, {"x": large}], threads=(1, 2))
 
     Each function is compared with the first one, in speed and in results. The two functions run in interleaved blocks
-    (A B B A) of a millisecond or more until the comparison is decided. The clock of ``torch.utils.benchmark`` waits for
-    devices. The state of random numbers, flags and threads is restored.
+    (A B B A) of a millisecond or more until the comparison is decided. The state of random numbers, flags and threads
+    is restored.
 
     Args:
         calls: Functions or statements, keyed by name, the reference first. The names are the ``description`` of
@@ -256,7 +256,7 @@ def _check(calls: object, seconds: float, tolerance: float) -> None:
     values = calls.values() if isinstance(calls, Mapping) else ()
     if not values or not all(callable(call) or isinstance(call, str) for call in values):
         raise OptionError(
-            f'calls must be functions or statements by name, for example {{"old": old, "new": new}}, got {calls!r}'
+            f'calls must map names to functions or statements, for example {{"old": old, "new": new}}, got {calls!r}'
         )
     if seconds <= 0 or not 0 < tolerance < 1:
         raise OptionError(f"seconds must be > 0 and tolerance from 0 to 1, got {seconds} and {tolerance}")
@@ -272,7 +272,9 @@ def _sets(inputs: object) -> dict[str, _Given]:
     if invalid := [
         value for value in named.values() if isinstance(value, str) or not isinstance(value, Mapping | Sequence)
     ]:
-        raise OptionError(f"each set of inputs must be a list of arguments or a mapping by name, got {invalid[0]!r}")
+        raise OptionError(
+            f"each set of inputs must be a list of arguments or a mapping of names to arguments, got {invalid[0]!r}"
+        )
     return {str(name): ((), value) if isinstance(value, Mapping) else (value, {}) for name, value in named.items()}
 
 
@@ -292,7 +294,7 @@ def _ready(name: str, call: Call, arguments: _Given, setup: str, names: Mapping[
     if not isinstance(call, str):
         return PreparedCall(call, tuple(args), dict(kwargs), name=name, gradients=True)
     if args:
-        raise OptionError(f'a statement needs inputs by name ({{"x": x}}), but {name!r} got {len(args)} by position')
+        raise OptionError(f'a statement needs named inputs ({{"x": x}}), but {name!r} got {len(args)} without names')
     return PreparedCall(compile_statement(call, setup, {**names, **kwargs}), (), name=name, gradients=True)
 
 

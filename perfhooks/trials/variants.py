@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     Test = Callable[[PreparedCall], bool]
 
 _EXACT: Final = 1e-3
-"""Maximum relative difference between the results of a call and of its variant with the same precision. Another order
-of summation, or TF32, changes them by less.
+"""Maximum relative difference of results if call and variant have the same precision. Another order of summation, or
+TF32, changes less.
 """
 _ROUNDED: Final = 0.05
 """Maximum relative difference if the variant has a mantissa of 7 or 10 bits. Errors of 1% to 2% are usual for bf16."""
@@ -58,7 +58,7 @@ def _is_named(pattern: str, *, on_cuda: bool | None = None) -> Test:
     return lambda call: bool(names.fullmatch(call.name)) and on_cuda in (None, _is_on_cuda(call))
 
 
-# --- changed inputs; the conversion is not timed ---
+# changed inputs; the conversion is not timed
 
 
 def _with_inputs(convert: Callable[[torch.Tensor], torch.Tensor]) -> Change:

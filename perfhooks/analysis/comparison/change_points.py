@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SHORTEST: Final = 2
-"""Minimum runs between two level changes."""
+"""Number of runs from which a new level counts as a change."""
 PRICE: Final = (4.0, 1.5)
 """Penalty ``a + b * log(runs)`` of a level change, in standard deviations. With it, at most 1% of simulated series of
 equal runs have a change.

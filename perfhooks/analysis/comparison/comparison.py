@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FORMAT: Final = 2
-"""Format of the JSON of a comparison. 1: first version; 2: with mean and median step."""
+"""Format of the JSON of a comparison. 1: first version; 2: with mean and typical step."""
 
 _MAX_ROWS: Final = 200
 """Maximum reasons in the JSON. The remaining reasons are summed in one row."""
@@ -89,7 +89,7 @@ class Comparison(msgspec.Struct, kw_only=True):
         clock = "device time" if self.by_device else "host time"
         of_a, of_b = (f"{side.costs.steps:,} profiled steps of {words.ms(side.step_ms)}" for side in (self.a, self.b))
         head = "Reasons" if self.is_decided else "Certain differences"
-        return f"{head} by {clock}, from {of_a} and {of_b}:"
+        return f"{head} in {clock}, from {of_a} and {of_b}:"
 
 
 def compare(a: Side, b: Side, *, tolerance: float = TOLERANCE, shares: bool = False) -> Comparison:
@@ -144,7 +144,7 @@ def _find_doubts(comparison: Comparison) -> list[str]:
         done = (
             "the verdict is withheld"
             if comparison.verdict.is_withheld
-            else "the mean step without those waits is compared"
+            else "the mean step time minus those waits is compared"
         )
         doubts.append(f"CPU contention: steps waited in the run queue for {ratios} of their time: {done}")
     elif comparison.verdict is not None and comparison.verdict.is_beside_others:

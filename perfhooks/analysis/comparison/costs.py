@@ -38,7 +38,7 @@ SMALL: Final = "(small)"
 MOST_ROWS: Final = 4000
 """Maximum cost rows; a ResNet has 1,500. The smallest further rows are merged."""
 _MAX_NAME: Final = 1000
-"""Maximum letters of a kernel name. A lower limit would cut the template arguments that distinguish kernels."""
+"""Letters after which a kernel name is cut. A lower limit would cut the template arguments that distinguish kernels."""
 
 
 class KeyCost(NamedTuple):

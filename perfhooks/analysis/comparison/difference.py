@@ -29,7 +29,7 @@ _MOST_STEPS: Final = 1000
 """Maximum factor by which a message suggests to increase the number of steps."""
 _POWER: Final = 0.84
 _TAIL: Final = (1 - CONFIDENCE) / 4
-"""Tail probability of each of four tests: slower and faster, for the median and for the mean step time."""
+"""Tail probability of each of four tests: slower and faster, for the mean and for the typical step."""
 _EDGE_TAIL: Final = (1 - EDGE_CONFIDENCE) / 2
 
 Outcome = Literal["slower", "faster", "same", "undecided"]

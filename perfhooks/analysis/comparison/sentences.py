@@ -49,7 +49,7 @@ def verdict(result: Verdict | None, samples: tuple[int, int] | None = None) -> s
     change = f"{words.ms(result.decisive.b)} instead of {words.ms(result.decisive.a)}, {format_change(result.ratio)}"
     step = "a step" if result.by == "mean" else "the typical step"
     if result.clock == "processor":
-        step = f"in CPU time {step}" if result.is_in_turns else f"without run-queue waits {step}"
+        step = f"in CPU time {step}" if result.is_in_turns else f"{step} minus its run-queue waits"
     chance = "which may be CPU contention" if result.is_withheld else "which may be noise"
     if result.outcome == "same":
         return f"The same, within {_format_bound(result)}: {step} takes {change}."
@@ -75,7 +75,7 @@ def _format_rate(samples: float) -> str:
 
 
 _LARGE: Final = 100
-"""Rate from which decimals are omitted. Larger ratios count as unknown."""
+"""Rate from which decimals are omitted, and ratio from which it counts as unknown."""
 
 
 def stalled(result: Verdict, a: Stalls, b: Stalls) -> str:
@@ -260,11 +260,11 @@ def _describe_calls(row: Contribution) -> str:
     calls = f"{row.count_a:.4g} -> {row.count_b:.4g} calls"
     ratio = row.by_count / row.difference
     if ratio >= _MAIN_CAUSE:
-        return f", by {'more' if row.difference > 0 else 'fewer'} calls ({calls})"
+        return f", because of {'more' if row.difference > 0 else 'fewer'} calls ({calls})"
     if ratio <= 1 - _MAIN_CAUSE:
         is_as_often = abs(row.count_b - row.count_a) <= _NEARLY * row.count_a
         return f", each call {'slower' if row.difference > 0 else 'faster'}" if is_as_often else f" ({calls})"
-    return f", half by the number of calls ({calls}), half by their duration"
+    return f", half because of the number of calls ({calls}), half because of their duration"
 
 
 def _describe_largest(row: Contribution, write: Callable[[float], str]) -> str:

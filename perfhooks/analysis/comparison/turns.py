@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Flags
 
 FEWEST_PAIRS: Final = 3
-"""Minimum pairs of processes that measure the spread between processes."""
+"""Minimum pairs of processes before a verdict. Fewer do not measure the spread between processes."""
 MOST_PAIRS: Final = 8
-"""Maximum pairs of processes, to limit the duration."""
+"""Pairs of processes after which an undecided comparison ends."""
 _ERROR_SPLIT: Final = (0.01, 0.04, 0.4, 0.15, 0.15, 0.25)
 """Parts of the 1% error budget for the decisions after 3, 4, 5, 6, 7 and 8 pairs."""
 LEAST_BLOCKS: Final = 5
-"""Minimum blocks of each process, because the longest and shortest blocks are discarded."""
+"""Minimum blocks of each process for a verdict, because the longest and shortest blocks are discarded."""
 _MAX_MISSING_FACTOR: Final = 4.0
 """If a decision needs more than this multiple of the recorded steps, no further pair is started."""
 

@@ -1,7 +1,4 @@
-"""Findings: problems of a window. Each rule reports one kind.
-
-Its docstring names thresholds and data, and whether the gain of the fix was measured.
-"""
+"""Findings: problems of a window. Each rule reports one kind."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _GEMM, _FORWARD, _GRADIENT, _TANH = range(4)
 
 
 def written_out_attention(window: Evidence) -> Iterator[Finding]:
-    """A softmax between two batched GEMMs, with these GEMMs, takes 5% of the step or more, forward or backward.
+    """Two batched GEMMs and a softmax between them take 5% of the step or more, forward or backward.
 
     Threshold: `HEAVY`. The operators run on one thread in one step, outside of torch's own attention, with no other
     GEMM and no activation between them. Additive attention, whose scores come from a ``tanh``, does not count.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from perfhooks.analysis.findings.finding import Finding
 
 SMALL_BYTES: Final = 1 << 20
-"""Maximum size of a collective whose time is latency (see the tables of nccl-tests)."""
+"""Size below which the time of a collective is latency (see the tables of nccl-tests)."""
 
 
 def exposed_communication(window: Evidence) -> Iterator[Finding]:

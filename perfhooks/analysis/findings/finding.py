@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 OVERHEAD: Final = "profiler-overhead"
 UNNAMED: Final = "unnamed-time"
 HEAVY: Final = 0.05
-"""Minimum share of the step, or of the run: the first threshold of torch_tb_profiler's rule on waits for data."""
+"""Minimum share of the step, or of the run, for a finding: the first threshold of torch_tb_profiler's rule on waits for
+data.
+"""
 MAJOR: Final = 0.1
-"""Minimum share of the step, or of the run, if the fix is uncertain: the threshold of torch_tb_profiler's rule on
-communication."""
+"""Minimum share of the step, or of the run, for a finding whose fix is uncertain: the threshold of torch_tb_profiler's
+rule on communication.
+"""
 DOMINANT: Final = 0.2
 """Minimum share of the step for many small costs together, if one fix reduces them all."""
 MANY: Final = 20

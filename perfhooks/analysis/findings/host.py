@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 MANY_LAUNCHES: Final = 50
-"""Minimum launches per step. Fewer do not limit the step."""
+"""Minimum launches per step. Fewer launches do not limit the step."""
 
 SLOW: Final = (
     *(device_time.OPERATORS, device_time.CODE, device_time.CALLS, device_time.NOTHING),

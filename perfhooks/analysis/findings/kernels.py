@@ -22,14 +22,18 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints
 
 UNFOLDED: Final = 0.25
-"""oneDNN saves this fraction of the time of convolutions that are computed by unfolding. Measured: 14 to 58%."""
+"""oneDNN saves this fraction of the time of convolutions that are computed by unfolding. In measurements it was 14 to
+58%.
+"""
 
 _COMPILED: Final = rf"{work_kinds.TRITON}|{ranges.COMPILED}"
 _FUSABLE_KINDS: Final = (categories.ELEMENTWISE, categories.REDUCTION, categories.COPIES)
 _FUSABLE_OF_TORCH: Final = (categories.INDEXING, categories.QUANTISATION)
 """Categories of which only torch's kernels can be fused. Kernels of other libraries, as FBGEMM, are large."""
 FAR: Final = 0.3
-"""Fraction of its roofline limit below which a kernel is slow. Usual are 60 to 85% (H100) and 40 to 60% (MI300X)."""
+"""Fraction of its roofline limit below which a kernel is slow. Usual kernels reach 60 to 85% (H100) and 40 to 60%
+(MI300X).
+"""
 
 
 def slow_convolution(window: Evidence) -> Iterator[Finding]:

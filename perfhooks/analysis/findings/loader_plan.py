@@ -123,7 +123,7 @@ class BatchCost:
 @dataclass(frozen=True, kw_only=True)
 class Demand:
     rest_s: float
-    """Step time without its wait for data."""
+    """Step time minus its wait for data."""
     waited_s: float
     batches: int = 1
     cpus: float | None = None

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 _MIN_STEPS: Final = 3
 """Minimum steps to compute a median, and maximum steps in the evidence."""
 LATE_NS: Final = 1_000_000
-"""Minimum delay in ns from launch to start on an idle device. Usual: microseconds; on shared devices: milliseconds."""
+"""Minimum delay in ns from launch to start on an idle device. Usual delays are microseconds, on shared devices
+milliseconds.
+"""
 
 
 def busy_machine(window: Evidence) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ def recorded_start(window: Evidence) -> Iterator[Finding]:
     """One-time work takes 10% of the profiled time or more, or only first steps of the program were profiled.
 
     Threshold: `MAJOR`. The first steps are the first three of a process. One-time work includes loading kernels,
-    creating a context, the first compilation, capturing graphs and trying out convolutions
+    creating a context, the first compilation, capturing graphs and trying convolution algorithms
     (`perfhooks.trace.nesting.starts`). If the last profiled step compiles too, the finding is `recompilation`.
 
     The gain was not measured: the fix only changes which steps are profiled.

@@ -29,7 +29,7 @@ FORMAT: Final = 1
 """Format of the result of `gather`. 1: first version."""
 
 _MAX_CELLS: Final = 8192
-"""Maximum cells (ranks x steps) of a heat map, to limit the size of the report."""
+"""Cells (ranks x steps) above which a heat map is omitted, to limit the size of the report."""
 
 
 def gather(

@@ -122,7 +122,7 @@ def _find_earlier(facts: Mapping[int, Facts]) -> dict[int, float]:
 
 def _read_facts(path: Path) -> Facts:
     try:
-        return read_json(path, Facts, "the facts of a window")
+        return read_json(path, Facts, "a description of a window")
     except FileNotFoundError:
         return Facts()
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SETTLED_S: Final = 2.0
-"""Minimum age of a cached folder in s, because two changes soon after each other may have the same mtime."""
+"""Age in s from which a folder is cached, because two changes soon after each other may have the same mtime."""
 
 
 class WindowSummary(msgspec.Struct, frozen=True, kw_only=True):

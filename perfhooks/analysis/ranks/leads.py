@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
 
 _MAX_RATIO: Final = 0.25
-"""Maximum ratio of the smaller to the larger mean delay, before and after a step, if the delay begins or ends there."""
+"""A delay begins or ends at a step if one of the mean delays before and after it is below this fraction of the other.
+"""
 
 
 class RankSteps(NamedTuple):

@@ -238,7 +238,7 @@ class _Processes:
             if pid in self._numbers:
                 events.append(event | {"pid": self._raw[pid]})
         for (pid, tid), number, lane in lanes.added():
-            args = {"name": f"stream {int(tid)} ({number + 1})"}
+            args = {"name": f"stream {int(tid)}, lane {number + 1}"}
             thread_name = _encode_fields({"ph": "M", "name": "thread_name", "tid": lane, "args": args})
             events.append(thread_name | {"pid": self._raw[pid], "ts": self._time})
         return events

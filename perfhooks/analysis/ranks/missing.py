@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from perfhooks.analysis.ranks.files import RankedWindow
 
 MAX_SHOWN: Final = 12
-"""Maximum rank numbers or ranges in a sentence."""
+"""Rank numbers or ranges in a sentence before the rest is left out."""
 
 
 def of_window(window: RankedWindow) -> list[dict[str, Any]]:

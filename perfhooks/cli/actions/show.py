@@ -186,9 +186,7 @@ def check(name: str, by: Sequence[str] = ()) -> None:
         if item not in allowed:
             if not allowed:
                 tables_with_groups = ", ".join(GROUPS)
-                raise OptionError(
-                    f"by cannot be used with the table {name!r}, got {item!r}; it needs one of {tables_with_groups}"
-                )
+                raise OptionError(f"by (--by) is for the tables {tables_with_groups}, not for {name!r}, got {item!r}")
             raise OptionError(f"by must be one or more of {', '.join(allowed)} for the table {name!r}, got {item!r}")
     if name == "stacks" and len(by) > 1:
         raise OptionError(f"by must be one of {', '.join(allowed)} for the table 'stacks', got {', '.join(by)}")

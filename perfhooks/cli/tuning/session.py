@@ -274,7 +274,7 @@ def _judged(row: TunedChange, result: ComparisonResult | str, *, is_numeric_allo
 
 def _describe_failure(program: ProgramResult | None) -> str:
     if program is None:
-        return "the time was over before a result"
+        return "the time limit was reached before a result"
     code = program.code or 0
     how = f"exit code {code}" if code > 0 else f"signal {-code}"
     return f"{how}: {next(iter(program.last_lines[-1:]), 'no output')}"

@@ -29,7 +29,7 @@ class Freezer:
         self.refusal = ""
 
     def freeze(self, pids: Collection[int]) -> None:
-        """Pause all descendants of the processes ``pids``, but not ``pids``."""
+        """Pause all descendants of the processes ``pids``, but not these processes."""
         if sys.platform != "linux":
             self.refusal = "only Linux can pause processes"
             return

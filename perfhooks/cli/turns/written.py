@@ -74,11 +74,11 @@ def _clock(judgement: Judgement) -> str:
     shares = [judgement.verdict.waited_a, judgement.verdict.waited_b]
     phrases = " and ".join("an unknown share" if value is None else words.share(value) for value in shares)
     why = [] if shares == [None, None] else [f"the steps waited for a CPU {phrases} of their time"]
-    other = "CPU time" if judgement.verdict.clock == "wall" else "the wall clock"
+    other = "CPU time" if judgement.verdict.clock == "wall" else "elapsed time"
     if sentences.is_wide(judgement.other):
-        return "; ".join([*why, f"by {other} the difference is unknown: the steps are too uneven"])
+        return "; ".join([*why, f"the difference in {other} is unknown: the steps are too uneven"])
     return "; ".join(
-        [*why, f"by {other} the difference is {percent(judgement.other.ratio)} ({sentences.interval(judgement.other)})"]
+        [*why, f"the difference in {other} is {percent(judgement.other.ratio)} ({sentences.interval(judgement.other)})"]
     )
 
 

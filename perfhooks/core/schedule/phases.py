@@ -28,11 +28,9 @@ class Phases(Protocol):
 
     def ends(self, step: int) -> bool: ...
 
-    def next_change(self, step: int) -> int | None:
-        """Return the next later step with another phase or window; None without one."""
+    def next_change(self, step: int) -> int | None: ...
 
-    def next_window(self, step: int) -> Planned | None:
-        """Return the first window from this step on; None if it is unknown or none follows."""
+    def next_window(self, step: int) -> Planned | None: ...
 
 
 def check_step(step: int) -> None:

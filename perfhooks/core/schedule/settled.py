@@ -99,9 +99,9 @@ class WhenSettled(OnRequest):
 
     def __str__(self) -> str:
         return (
-            f"{WHEN_SETTLED}\none window, when step times have settled or after {LONGEST_WAIT_S:g} s: "
-            f"{FEWEST_STEPS} steps and {SHORTEST_S:g} s at least, "
-            f"{MOST_STEPS} steps or {ENOUGH_OPERATORS} operators at most"
+            f"{WHEN_SETTLED}\none window, which begins when step times have settled or after {LONGEST_WAIT_S:g} s, and "
+            f"lasts at least {FEWEST_STEPS} steps and {SHORTEST_S:g} s, "
+            f"at most {MOST_STEPS} steps or {ENOUGH_OPERATORS} operators"
         )
 
 

@@ -48,7 +48,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     trial_ends: float = 0.0
     """Time limit of ``perfhooks try --loader``, in s of the monotonic clock."""
     changes: tuple[TrainingChange, ...] | None = None
-    """None without ``perfhooks tune``."""
+    """Changes to try; None without ``perfhooks tune``."""
     is_applied: bool = True
 
     def named(self, number: int) -> Request:

@@ -109,7 +109,7 @@ class Profilers:
     def write_counts(self, events: Events) -> None:
         steps = 0 if self.current is None else self.current.step_num - self._detector.first
         if self.current is not None and steps:
-            with guard("writing the fetches and updates per step"):
+            with guard("writing the numbers of fetches and updates per step"):
                 totals = {"fetches": events.training_fetches, "updates": events.updates}
                 counts = zip(totals.items(), self._before, strict=True)
                 means = {name: (total - before) / steps for (name, total), before in counts}

@@ -54,7 +54,7 @@ class Startup:
             self._began_s = clock_s() - (time.monotonic_ns() - began) * 1e-9
             self._add(StartupSample("before torch", "work before the import of torch"), (self._torch - began) * 1e-9)
         self.when_computing: Callable[[], object] | None = None
-        """Called in the sampling thread while the script computes."""
+        """Function to call in the sampling thread while the script computes."""
         self._thread = threading.Thread(target=self._run, name="perfhooks-startup", daemon=True)
         self._thread.start()
 

@@ -59,7 +59,7 @@ class StepSignal:
         self._early: StartupRecorder | None = None
         self._restorers: list[Callable[[], object]] = []
         self.when_child_begins: list[Callable[[], object]] = []
-        """Called when a process of multiprocessing begins to train."""
+        """Functions to call when a process of multiprocessing begins to train."""
         process.at_end(process.End.STARTUP, startup.wait)
         process.at_end(process.End.REASON, self.finish)
         process.in_child(process.Child.STEPS, self._on_fork)

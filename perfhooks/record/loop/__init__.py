@@ -1,5 +1,3 @@
-"""The part that runs in the training: the profiler, its windows, and the transfer to the worker."""
-
 import importlib.util
 
 if importlib.util.find_spec("torch") is None:

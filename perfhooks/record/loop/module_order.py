@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 _MAX_MODULES: Final = 20_000
-"""Maximum number of stored modules, because some loops create modules in every step."""
+"""Number of modules after which no more are stored, because some loops create modules in every step."""
 _WRAPPERS: Final = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?:\.|$)")
 _PARALLEL: Final = ("DistributedDataParallel", "DataParallel")
 

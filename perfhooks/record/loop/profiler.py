@@ -346,8 +346,6 @@ class Profiler(TorchInterface):
     def summary(self, format: Literal["table", "markdown"] = "table") -> str:
         """Return the results of all windows as text. The call waits for the files of all windows.
 
-        A notebook displays the text unchanged.
-
         Args:
             format: ``"table"``: the user's labels of the last window, and the step tables of all windows.
                 ``"markdown"``: configuration, step time, advice and the largest operators of the last window, in

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MORE_NS: Final = 50_000_000
-"""Minimum excess over the median in ns. A smaller excess may come from OS scheduling alone, which can triple a short
-step.
+"""Minimum excess of a slow step over the median in ns. A smaller excess may come from OS scheduling alone, which can
+triple a short step.
 """
 
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from perfhooks.record.watch.sampling import Stack
 
 _LATE_NS: Final = 300_000
-"""Minimum delay in ns of a sample that waited for the GIL. On a virtual machine, a thread needs a third of this delay
-to wake up.
+"""Delay in ns from which a sample counts as one that waited for the GIL. On a virtual machine, a thread needs a third
+of this delay to wake up.
 """
 MIN_CPU: Final = 0.25
 """Minimum CPU time of a computing thread, as a fraction of its time outside the run queue."""

@@ -21,5 +21,5 @@ class Handler(Protocol):
     """The protocol of a handler: a frozen dataclass with one method."""
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterable[Artifact]:
-        """Return the files of a window. Each file gets its final name when it is complete."""
+        """Return the files of a window."""
         ...

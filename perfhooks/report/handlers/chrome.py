@@ -28,7 +28,9 @@ class ChromeTrace:
     """
 
     compress: bool = True
-    """Write ``.json.gz``, which every viewer opens, instead of ``.json``, which is about fifteen times as large."""
+    """Whether to write ``.json.gz``, which every viewer opens, instead of ``.json``, which is about fifteen times as
+    large.
+    """
 
     def __post_init__(self) -> None:
         if not isinstance(self.compress, bool):

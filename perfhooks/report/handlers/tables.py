@@ -39,7 +39,8 @@ class OperatorTable:
     stack_depth: int = 5
     """Number of innermost Python frames that distinguish one ``"stack"`` from another."""
     all_flops: bool = False
-    """Also count FLOPs of attention, all convolutions and their backward passes. torch's table omits them."""
+    """Whether to count also FLOPs of attention, all convolutions and their backward passes, which torch's table omits.
+    """
     sort_by: str = "self_cpu_ms"
     """A column, or a key of torch's tables, for example ``"cuda_time_total"``; largest first."""
     row_limit: int | None = None

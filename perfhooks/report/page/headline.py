@@ -28,7 +28,7 @@ _TORCHS_OWN: Final = labels.STEP_MARK.rstrip("#")
 _WITHOUT_NAME: Final = {*labels.AUTOMATIC.values(), *labels.PARTS}
 _WHILE: Final = (
     *("while the host waits for it", "while the step waits for data", "while memory is allocated", "while compiling"),
-    *("while graphs are captured", "while kernels are loaded", "while convolutions are tried out"),
+    *("while graphs are captured", "while kernels are loaded", "while convolution algorithms are tried"),
     *("while garbage is collected", "while the host waits for other ranks", "while the step validates"),
     *("while a checkpoint is saved", "while operators run on the host", "while code between operators runs"),
     *(

@@ -222,7 +222,7 @@ def _kernels(details: Mapping[str, Any]) -> Iterator[str]:
         for row in _rows(kernels["rows"])[:8]
     ]
     unit = "one step" if is_complete else "all recorded work"
-    yield from _titled(f"Largest kernels, of {unit}", [lead, "", *header, *lines])
+    yield from _titled(f"Largest kernels in {unit}", [lead, "", *header, *lines])
 
 
 def _kind(row: Mapping[str, Any]) -> str:
@@ -255,7 +255,7 @@ def _operators(details: Mapping[str, Any]) -> Iterator[str]:
         return
     limits = [line for sentence in details.get("limits", ()) for line in (words.markdown(sentence), "")]
     yield from _titled(
-        "Largest operators, of one step", [*limits, "| operator | calls | self host ms | self device ms |"]
+        "Largest operators in one step", [*limits, "| operator | calls | self host ms | self device ms |"]
     )
     yield "|---|---:|---:|---:|"
     for row in islice(rows, 8):

@@ -1,4 +1,4 @@
-"""The facts of a run that all outputs share."""
+"""The step time, parts and findings of a run, for all outputs."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _draw_checks(console: Console, table: pl.DataFrame) -> None:
 
 
 def _draw_findings(console: Console, table: pl.DataFrame) -> None:
-    console.print("[bold]findings[/bold] [dim]with fixes, by estimated gain[/dim]")
+    console.print("[bold]findings[/bold] [dim]with fixes, largest estimated gain first[/dim]")
     for number, row in enumerate(table.iter_rows(named=True), 1):
         rank, ranks = row.get("rank"), row.get("ranks")
         whose = "" if rank is None or row["title"].startswith(f"Rank {rank} ") else f"Rank {rank}: "

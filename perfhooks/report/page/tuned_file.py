@@ -24,7 +24,7 @@ class TunedChange(msgspec.Struct, kw_only=True):
             pattern="^(kept|faster|rejected|failed|unsuitable|would try|not measured)$",
             description="kept: it is part of the final set. faster: another change excludes it. rejected: not "
             "decided faster, or results differ. failed: the trial failed. unsuitable: the training has no such call, "
-            "or has the change. would try: it needs --allow-numerics. not measured: the time was over.",
+            "or has the change. would try: it needs --allow-numerics. not measured: the time limit was reached.",
         ),
     ]
     reason: str | None = None
@@ -32,7 +32,9 @@ class TunedChange(msgspec.Struct, kw_only=True):
     ratio: Annotated[float | None, Meta(description="Step time with the change, divided by the original.")] = None
     interval: Annotated[Interval | None, Meta(description="99% interval of the ratio.")] = None
     gain_ms: Annotated[float | None, Meta(description="Saved time of a step, in ms.")] = None
-    memory_bytes: Annotated[int | None, Meta(description="Added memory of all processes.")] = None
+    memory_bytes: Annotated[
+        int | None, Meta(description="Memory of all processes with the change minus that without it.")
+    ] = None
     loss_difference: Annotated[
         float | None, Meta(description="Largest difference of the first losses; null if they cannot be compared.")
     ] = None

@@ -1,1 +1,0 @@
-"""Distance of operators, kernels and steps from the limits of the device."""

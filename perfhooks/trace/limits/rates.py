@@ -146,7 +146,7 @@ def columns(sums: dict[str, Ints]) -> dict[str, pl.Series]:
 
     - ``tflops_per_s``: 10^12 operations per second, of calls in `flops.COUNTED`; null above the peak.
     - ``gb_per_s``: 10^9 bytes per second, of calls with known minimum traffic (`traffic`).
-    - ``flops_per_byte``: of calls with both.
+    - ``flops_per_byte``: operations per byte, of calls with both.
     - ``limit_percent``: the minimum time that the device needs, in percent of the measured time, by the roofline model
       of Williams, Waterman and Patterson, 2009. It may exceed 100, because bytes may come from caches.
     - ``limit``: ``compute`` or ``memory``, whichever takes longer; ``latency`` if kernels take less than 10 us, and

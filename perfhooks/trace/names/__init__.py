@@ -1,1 +1,0 @@
-"""Names in real traces: of torch, of communication libraries, of device work, and of frames."""

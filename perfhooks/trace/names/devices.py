@@ -1,4 +1,4 @@
-"""Names of modules, variables and tools of each kind of device, for advice. The kind comes from the trace."""
+"""Names of modules, variables and tools of each kind of device, for advice."""
 
 from __future__ import annotations
 

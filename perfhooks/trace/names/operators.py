@@ -85,7 +85,7 @@ ALLOCATORS: Final = re.compile(r"aten::(?:new_)?empty(?:_strided|_like|_permuted
 DATA_PARALLEL: Final = r"^(?:Broadcast|Scatter|Gather)(?:Backward)?$"
 
 CALLED: Final = r"^(?!.*autograd::).*\w::\w"
-"""Operators that a program calls, without the nodes of autograd."""
+"""Operators that a program calls, in contrast to nodes of autograd."""
 AUTOGRAD: Final = r"^(?:(?:torch::)?autograd::|(?!.*::))"
 FOREIGN: Final = r"^(?!aten::)(?P<namespace>.*?)::"
 OPERATOR: Final = r"\w+::|.*Backward\d*$|Optimizer\."

@@ -35,7 +35,7 @@ class Paths(NamedTuple):
 
 
 MAX_LETTERS: Final = 32 << 20
-"""Maximum total letters of all stacks or paths of a small trace, to bound the memory."""
+"""Total letters of all stacks or paths of a small trace above which deep ones are cut, to bound the memory."""
 MAX_LETTERS_PER_SLICE: Final = 300
 """Letters per slice of the trace, added to `MAX_LETTERS`. The longest recorded stack has 825."""
 
@@ -137,7 +137,7 @@ def max_letters(trace: Trace) -> int:
 
 
 def writable_depth(parents: Ints, depth: Ints, length: Ints, max_letters: int) -> int:
-    """Return the maximum depth up to which all paths together have at most ``max_letters``, without root nodes."""
+    """Return the maximum depth up to which all paths together have at most ``max_letters``. Root nodes do not count."""
     if (int(depth.sum()) + len(depth)) * (int(length.max(initial=0)) + 1) <= max_letters:
         return int(depth.max(initial=0))
     path_length = summed_up(parents, (length + 1).astype(np.float64))

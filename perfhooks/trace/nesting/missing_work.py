@@ -253,7 +253,7 @@ def cut_overflowed(trace: Trace) -> None:
     """Shorten each kernel with a wrong length to the latest possible end, and add one of `Trace.doubts`.
 
     This end is the start of the next work on its stream, or the end of a wait of the host for the device. Call this
-    before any computation.
+    before tables are computed.
     """
     recorded = trace.end[trace.device_rows]
     for latest_ends in (_overlapping, _later_than_waits):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @cached_per_trace
 def is_perfhooks(trace: Trace) -> Flags:
-    """Return which entries of `host.tree` are frames of perfhooks, or their calls outside of the program."""
+    """Return which entries of `host.tree` are frames of perfhooks, or calls in them that the program did not make."""
     tree = host.tree(trace)
     parent = tree.nesting.parent
     is_frame: Flags = trace.kind[tree.row] == Kind.PYTHON

@@ -48,7 +48,7 @@ class _PartSources(NamedTuple):
 def of_thread(trace: Trace, thread: int) -> dict[str, Intervals]:
     """Return the disjoint intervals of each part of the step on one thread, from its first slice to its last one.
 
-    A moment belongs to the first open slice in this order, then to the innermost slice:
+    At each time, the open slice that is first in this list decides, among equals the innermost one:
 
     1. a label of the user: the names of `perfhooks.core.labels.PARTS`, and the names in `part_names`;
     2. a fetch of PyTorch's DataLoader;

@@ -24,16 +24,16 @@ LOADING_NS: Final = 5_000_000
 COMPILING: Final = "compiling"
 CAPTURING: Final = "capturing graphs"
 LOADING: Final = "loading kernels"
-CHOOSING: Final = "trying out convolutions"
+CHOOSING: Final = "trying convolution algorithms"
 
 
 @cached_per_trace
 def by_kind(trace: Trace) -> dict[str, Intervals]:
     """Return the intervals of each kind of one-time work in a trace; kinds may overlap.
 
-    ``compiling`` and ``capturing graphs`` are ranges of TorchDynamo or graph captures. ``trying out convolutions`` are
-    convolutions that time kernels with events (cuDNN, MIOpen). ``loading kernels`` are calls that load modules, long
-    runtime calls before the first run of a kernel, and records of the driver.
+    ``compiling`` and ``capturing graphs`` are ranges of TorchDynamo or graph captures. ``trying convolution
+    algorithms`` are convolutions that time kernels with events (cuDNN, MIOpen). ``loading kernels`` are calls that load
+    modules, long runtime calls before the first run of a kernel, and records of the driver.
     """
     moments_of = {
         COMPILING: _range_intervals(trace, ranges.COMPILING),

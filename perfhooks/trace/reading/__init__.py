@@ -1,1 +1,0 @@
-"""Conversion of the bytes of a trace to columns: compression, formats, and dialects of recorders."""

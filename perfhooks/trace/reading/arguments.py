@@ -112,7 +112,7 @@ class Allocation(Arguments, gc=False):
 
 
 FIRST_OF_COLLECTIVES: Final = "collective"
-"""Events without this argument have no other argument of collectives."""
+"""Argument of every event that has arguments of collectives."""
 
 
 def _collective(base: type[Arguments]) -> type[Arguments]:

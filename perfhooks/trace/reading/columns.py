@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.events import Event
 
 _LONGEST_NAME: Final = 8192
-"""Maximum letters of a name. The longest recorded name, of a template kernel, has 5,123."""
+"""Maximum letters of a name; longer names are shortened. The longest recorded name, of a template kernel, has 5,123."""
 
 _LABEL: Final = re.compile(ranges.NOT_OPERATORS)
 _CALL: Final = re.compile(runtime_calls.RUNTIME)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.events import Event
 
 _MOST: Final = 1000
-"""Maximum series of a file. Torch's recorder writes about ten for each device."""
+"""Maximum series of a file; further series are dropped. Torch's recorder writes about ten for each device."""
 _DEVICE: Final = re.compile(r"\b(?:GPU|device|HIP|XPU)\s*#?(\d{1,9})\b", re.IGNORECASE)
 """Number of the device in the process name ``GPU 0 Counters`` of cuspy, torch's new recorder."""
 _PLAIN: Final = ("", "value")

@@ -22,7 +22,7 @@ def close(trace: Trace) -> None:
     """Correct the end of each frame that was never closed, and add one of `Trace.doubts`.
 
     Each frame has the number of its caller. A frame ends before the next frame of its caller begins, and not after its
-    caller. Call this before any computation.
+    caller. Call this before tables are computed.
     """
     _, numbers = trace.sparse(FRAME)
     rows = trace.rows(Kind.PYTHON)

@@ -25,7 +25,7 @@ LONGEST: Final = 16 << 20
 """Maximum bytes of one event. A collective that lists 100,000 ranks has less than 1 MB."""
 
 RATIO: Final = 100
-"""Default limit of the decompressed size, as a multiple of the archive. Recorded traces have 10 to 23."""
+"""Default limit of the decompressed size, as a multiple of the archive. Recorded traces have ratios of 10 to 23."""
 
 OBJECTS: Final = 0.5
 """Maximum objects (events, arguments) per byte of an archive. Recorded traces have 0.03 to 0.13."""
@@ -42,7 +42,7 @@ OF_PERFETTO: Final = (
 
 
 class TornArchiveError(Exception):
-    """The archive is damaged, or exceeds its size limit when decompressed. The blocks before the error are valid."""
+    """The archive is damaged, or exceeds its size limit when decompressed."""
 
 
 @contextmanager

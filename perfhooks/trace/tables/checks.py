@@ -84,7 +84,7 @@ def _check_log(trace: Trace) -> Iterator[Check]:
 _DROPPED: Final = {
     "Out-of-range": (
         "info",
-        "device records outside of the window: of warm-up steps, or of kernels that are missing at its start",
+        "device records outside of the window, which belong to warm-up steps, or to kernels missing at its start",
     ),
     "Invalid ext correlations": ("warning", "records that could not be joined to an operator"),
     "CPU GPU out-of-order": ("warning", "dropped kernels, because their recorded start is before their launch"),

@@ -87,7 +87,7 @@ class _Gaps(NamedTuple):
 def work(trace: Trace, number: int | None = None) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     """Return the busy time in the wall time of each step, in ns: one row per step.
 
-    The columns `device.CLASSES` are work that the step launched, each without the time of earlier columns. The last
+    The columns `device.CLASSES` are work that the step launched, each minus the time of earlier columns. The last
     column is other work. With `idle` the columns sum to the wall time.
     """
     marks, selected = step_marks.find(trace), device.selected(trace, number)

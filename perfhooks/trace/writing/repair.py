@@ -143,7 +143,7 @@ class _Repair:
             thread = self._trace.threads[number]
             name = thread.name or f"thread {thread.tid}"
             event = {"ph": "M", "ts": 0, "pid": thread.pid, "tid": tid}
-            yield event | {"name": "thread_name", "args": {"name": f"{name} ({lane + 1})"}}
+            yield event | {"name": "thread_name", "args": {"name": f"{name}, lane {lane + 1}"}}
             if isinstance(thread.tid, int):
                 yield event | {"name": "thread_sort_index", "args": {"sort_index": thread.tid}}
 

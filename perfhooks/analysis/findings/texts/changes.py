@@ -67,7 +67,7 @@ CHANGES: Final = (
     ),
     _statement("compile", "fusable-chains", "host-bound", "written-out-attention", model="{model}.compile()"),
 )
-"""Statements for the model run in this order."""
+"""All changes. Their statements for the model run in this order."""
 
 
 def select(fixes: Mapping[str, str], cores: int, *, all_changes: bool) -> list[TrainingChange]:

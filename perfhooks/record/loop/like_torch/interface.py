@@ -25,7 +25,7 @@ class _ReplacesTorch(type):
 
 
 class TorchInterface(TorchProfile, metaclass=_ReplacesTorch):
-    """A ``torch.profiler.profile`` by type, attributes and methods. The class records nothing itself."""
+    """A ``torch.profiler.profile`` by type, attributes and methods."""
 
     def __init__(self, course: LoopController, on_trace_ready: Any) -> None:
         self._course = course

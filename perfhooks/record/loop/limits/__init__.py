@@ -1,1 +1,0 @@
-"""Limits of recordings: the budget, the count of Python calls, and the second window with stacks and shapes."""

@@ -77,11 +77,11 @@ _OPTIONS: Final = {
     "record_shapes": EventCost(150, 0.6e-6, 6.5e-6),
     "profile_memory": EventCost(200, 0.3e-6, 4.0e-6),
 }
-"""Costs per event: bytes of trace, seconds while recording, and seconds of wait at the end of the window. Measured with
-torch 2.14 and Python 3.11 on a CPU of 2.5 GHz, in windows of 60 and 100 MB of 29 trainings.
+"""Costs per event: bytes of trace, seconds while recording, and seconds of wait at the end of the window. They were
+measured with torch 2.14 and Python 3.11 on a CPU of 2.5 GHz, in windows of 60 and 100 MB of 29 trainings.
 """
 _CALLS_PER_S: Final = 300_000
-"""Usual Python calls per second of CPU time. Measured in code that calls modules and operators."""
+"""Usual Python calls per second of CPU time, in code that calls modules and operators."""
 _CALLS_ERROR: Final = 1.25
 """Possible excess of recorded Python calls over their estimate, as a factor: 29 of 30 measured trainings are below. The
 recorder does not count its calls, so windows with stacks end earlier by this factor.

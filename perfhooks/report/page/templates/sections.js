@@ -343,7 +343,7 @@ function windowsSection(current) {
   return section(
     "windows",
     "Windows",
-    "Means over the steps of each window, of its lowest rank.",
+    "Means over the steps of each window, for its lowest rank.",
     dataTable({ id: "windows", caption: "Windows", columns, rows, limit: 20 }),
   );
 }
@@ -567,7 +567,7 @@ function ranksSection(window_, rank) {
       sharesTable("Mean of all ranks", meanParts(rows, OF_RANKS), whole, "ranks", ["own work", RANK_PARTS, "wait"]),
     ),
     frontierPart(together),
-    el("h3", null, "Step by rank"),
+    el("h3", null, "Step time of each rank"),
     dataTable({
       id: "ranks",
       caption: "Ranks",

@@ -40,7 +40,7 @@ function workersSection(details) {
   return section(
     "workers",
     "Workers of the loader",
-    "Time of the workers in this window, by samples of their stacks.",
+    "Time of the workers in this window, from samples of their stacks.",
     dataTable({
       id: "workers",
       key: "function",
