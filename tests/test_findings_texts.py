@@ -5,6 +5,7 @@ import functools
 import inspect
 import re
 import string
+import textwrap
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,8 @@ import pytest
 
 from perfhooks.analysis import findings
 from perfhooks.analysis.findings import frameworks, texts
+from perfhooks.analysis.findings.data import LoaderUse
+from perfhooks.analysis.findings.finding import WAITING
 from perfhooks.analysis.ranks.findings import STRAGGLER
 from perfhooks.trace.names.devices import Device
 
@@ -57,7 +60,8 @@ def keywords(call):
 @functools.cache
 def call_of(rule):
     """The call that makes the texts of a rule."""
-    return next(iter(calls([ast.parse(inspect.getsource(RULES[rule]))], "texts")), None)
+    source = LoaderUse.advise if rule == WAITING else RULES[rule]
+    return next(iter(calls([ast.parse(textwrap.dedent(inspect.getsource(source)))], "texts")), None)
 
 
 def supplied(rule):

@@ -96,12 +96,12 @@ def table(trace):
 def test_every_number_of_the_line_is_a_mean_of_the_same_steps(tmp_path):
     """An outlier is none of them."""
     line = line_of(tmp_path, (100, "backward", 10), (200, "backward", 80), (900, "backward", 840))
-    assert line == "steps 0-2: 150 ms, 30% backward"
+    assert line == "steps 0-1: 150 ms, 30% backward"
 
 
 def test_steps_of_another_kind_are_named_separately(tmp_path):
     line = line_of(tmp_path, (150, "backward", 75), (150, "backward", 75), (1500, "validation", 1300))
-    assert line == "steps 0-2: 150 ms, 50% backward; 1.5 s if it validates (1 of 3 steps)"
+    assert line == "steps 0-1: 150 ms, 50% backward; 1.5 s if it validates (1 of 3 steps)"
 
 
 def test_steps_that_all_validate_are_usual_steps(tmp_path):
@@ -151,7 +151,7 @@ def test_coarse_parts_name_their_largest_operators(forward_ms, said):
 def test_first_step_of_a_program_is_no_usual_step(tmp_path):
     """The first call of an optimizer imports what it needs."""
     line = line_of(tmp_path, (3000, "optimizer", 2900), (600, "backward", 300))
-    assert line == "steps 0-1: 600 ms, 50% backward"
+    assert line == "step 1: 600 ms, 50% backward"
 
 
 @pytest.mark.parametrize("last", [None, 2])

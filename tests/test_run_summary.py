@@ -20,7 +20,7 @@ from perfhooks.report.handlers.permit import Permit
 from perfhooks.report.page import run_data
 from perfhooks.report.page.run_data import from_trace
 from perfhooks.report.page.run_summary import RunSummary, has_current_report, read_summary, summarize
-from perfhooks.run.capture import Cost
+from perfhooks.run.capture import Capture, Cost
 from perfhooks.run.finished import FinishedRun
 from perfhooks.run.steps import Steps
 from perfhooks.testing import annotation, step_mark
@@ -102,7 +102,7 @@ def test_finding_about_the_recorder_needs_the_steps_of_the_run(unprofiled_ms, ru
     """Steps that grow after the window may take longer than its profiled ones."""
     share = {"findings": {"rows": [finding("Recording is slow", rule=OVERHEAD)], "step_ms": 42.7}}
     cost = Cost(idle_step_ms=unprofiled_ms, recorded_step_ms=42.7)
-    assert [row["rule"] for row in run_data._rate_unprofiled(share, cost)["findings"]["rows"]] == rules
+    assert [row["rule"] for row in run_data._rate_unprofiled(share, Capture(cost=cost))["findings"]["rows"]] == rules
 
 
 def test_step_time_is_that_of_the_most_common_kind():

@@ -8,8 +8,9 @@ import msgspec
 
 from perfhooks.analysis.findings import frameworks
 from perfhooks.analysis.findings.evidence import top_lines
-from perfhooks.analysis.findings.finding import HEAVY
+from perfhooks.analysis.findings.finding import HEAVY, WAITING
 from perfhooks.analysis.findings.loader_plan import BatchCost, Demand, LoaderPlan
+from perfhooks.analysis.findings.texts import FindingText
 from perfhooks.core import labels, words
 from perfhooks.core.statistics import LEAST_STEPS
 from perfhooks.run.circumstances import Circumstances, Loader
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from perfhooks.analysis.findings.evidence import Evidence
     from perfhooks.analysis.findings.finding import Finding
-    from perfhooks.analysis.findings.texts import EvidenceLine, FindingText
+    from perfhooks.analysis.findings.texts import EvidenceLine
     from perfhooks.run.capture import Capture, Cost
     from perfhooks.trace.model import Ints
     from perfhooks.trace.nesting.intervals import Intervals
@@ -70,25 +71,10 @@ def waiting_for_data(window: Evidence) -> Iterator[Finding]:
     wait = use.wait(window.capture.cost)
     if wait.share < HEAVY:
         return
-    is_alone, has_workers = _has_no_workers(window), use.has_workers
     plan = use.plan(window.capture)
-    fix, circumstances = _fix(window, wait, plan, is_alone=is_alone, has_workers=has_workers), window.circumstances
+    text, fix = use.advise(window.capture)
+    circumstances = window.circumstances
     loader = circumstances.loader
-    text = window.texts(
-        "waiting-for-data",
-        _version_of_estimate(window, fix.remaining_ms),
-        *fix.versions,
-        wait_ms=wait.exposed,
-        share=wait.share,
-        remaining_ms=fix.remaining_ms,
-        num_workers=frameworks.setting("num_workers", circumstances.framework),
-        plan=plan,
-        ahead=plan and plan.ahead,
-        advised=plan and plan.advised,
-        cpus=circumstances.cores,
-        ranks=circumstances.ranks,
-        loader=_loader_code(window, fix.settings),
-    )
     slowest = window.steps.sort("data_ms", descending=True, nulls_last=True).head(1)
     number = slowest["step"][0]
     clock = text("clock", data_ms=wait.total_ms, step_ms=wait.step)
@@ -96,8 +82,8 @@ def waiting_for_data(window: Evidence) -> Iterator[Finding]:
         *([clock] if wait.is_unprofiled else []),
         text("mean", data_ms=window.mean("data_ms"), wall_ms=window.mean("wall_ms"), steps=window.numbers),
         *([text("longest", data_ms=slowest["data_ms"][0], step=number)] if number is not None else []),
-        *([text("without-workers")] if is_alone else []),
-        *([text("with-workers")] if has_workers else []),
+        *([text("without-workers")] if use.is_alone else []),
+        *([text("with-workers")] if use.has_workers else []),
         *([plan.cost.evidence(text)] if plan is not None and circumstances.workers else []),
         *([text("settings", settings=_settings(loader))] if loader is not None else []),
         *_worker_lines(text, window),
@@ -112,7 +98,7 @@ def waiting_for_data(window: Evidence) -> Iterator[Finding]:
         bound_ms=wait.exposed,
         evidence=evidence,
         of=None if wait.is_unprofiled else _exposed_wait(window, fetches),
-        is_wait=not is_alone,
+        is_wait=not use.is_alone,
         wait_ms=wait.exposed,
         wait_share=wait.exposed / wait.total_ms,
     )
@@ -133,6 +119,9 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
     batches: int
     are_numbered: bool
     is_device_traced: bool
+    uses_device: bool
+    is_alone: bool
+    """Whether the training process makes the batches itself."""
     has_workers: bool
 
     @classmethod
@@ -147,6 +136,8 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
             batches=max(round(len(window.outermost(_loader_fetches(window))) / max(window.count, 1)), 1),
             are_numbered=window.are_numbered,
             is_device_traced=window.is_device_traced,
+            uses_device=window.uses_device,
+            is_alone=_has_no_workers(window),
             has_workers=_has_workers(window),
         )
 
@@ -190,9 +181,76 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
             needs = replace(needs, cpus=(own + wait.total_ms) / wait.step)
         return LoaderPlan.for_cost(BatchCost(cpu_s=wait.total_ms / self.batches / 1e3), needs)
 
+    def advise(self, capture: Capture) -> tuple[FindingText, _Fix]:
+        circumstances, wait, plan = capture.circumstances, self.wait(capture.cost), self.plan(capture)
+        fix, framework = self._fix(circumstances, wait, plan), circumstances.framework
+
+        def texts(*versions: str, **values: object) -> FindingText:
+            unit = "step" if self.are_numbered else "recording"
+            return FindingText(WAITING, {"unit": unit, **values}, versions, frameworks.package(framework))
+
+        text = texts(
+            self._version_of_estimate(fix.remaining_ms),
+            *fix.versions,
+            wait_ms=wait.exposed,
+            share=wait.share,
+            remaining_ms=fix.remaining_ms,
+            num_workers=frameworks.setting("num_workers", framework),
+            plan=plan,
+            ahead=plan and plan.ahead,
+            advised=plan and plan.advised,
+            cpus=circumstances.cores,
+            ranks=circumstances.ranks,
+            loader=self._loader_code(circumstances, fix.settings),
+        )
+        return text, fix
+
     def shown_plan(self, capture: Capture) -> LoaderPlan | None:
         is_shown = capture.circumstances.workers or self.wait(capture.cost).share >= HEAVY
         return self.plan(capture) if is_shown else None
+
+    def _version_of_estimate(self, remaining_ms: float | None) -> str:
+        if self.uses_device and not self.is_device_traced:
+            return "untraced"
+        if remaining_ms is None:
+            return "unknown-saving"
+        return "remaining" if remaining_ms else ""
+
+    def _fix(self, circumstances: Circumstances, wait: _Wait, plan: LoaderPlan | None) -> _Fix:
+        if self.has_workers and (wait.exposed < TRANSFER_MS if plan is None else plan.bound == "transfer"):
+            return _Fix(("transfer", "whole-batch"))
+        if self.is_alone and wait.exposed < TRANSFER_MS:
+            return _Fix(("cheap-batches", "whole-batch"))
+        if plan is None:
+            return _Fix(("unknown-cause", "cheaper-samples"))
+        if plan.ahead is not None:
+            return _Fix(("prefetch",), {"prefetch_factor": plan.ahead})
+        return self._fix_of_plan(circumstances, plan, wait.rest_ms)
+
+    def _fix_of_plan(self, circumstances: Circumstances, plan: LoaderPlan, rest_ms: float) -> _Fix:
+        cpus, settings = _version_of_cpus(circumstances), {"num_workers": plan.advised}
+        cheaper = "cheaper-samples"
+        if plan.bound == "waits":
+            cheaper = "other-waits" if _is_other_wait(circumstances) else "faster-disk"
+        if not plan.is_larger:
+            is_less = plan.advised < plan.needs.workers
+            return _Fix(("enough-workers", cpus, "fewer-workers" if is_less else "whole-batch", cheaper), settings)
+        remaining_ms = 1e3 * plan.predict(plan.advised).step_s - rest_ms
+        if self.has_workers:
+            return _Fix(("more-workers", cpus, cheaper), settings, remaining_ms)
+        keep_alive = "keep-alive-and-pin" if self._needs_pinning(circumstances) else "keep-alive"
+        return _Fix((cpus, keep_alive, "" if self.is_alone else "unseen-loader"), settings, remaining_ms)
+
+    def _needs_pinning(self, circumstances: Circumstances) -> bool:
+        return self.is_device_traced and not (circumstances.loader or Loader()).pin_memory
+
+    def _loader_code(self, circumstances: Circumstances, settings: Mapping[str, object]) -> str:
+        loader = circumstances.loader or Loader()
+        added = {
+            **({} if loader.persistent_workers else {"persistent_workers": True}),
+            **({"pin_memory": True} if self._needs_pinning(circumstances) else {}),
+        }
+        return frameworks.loader({**settings, **added}, circumstances.framework)
 
 
 def missing_samples_text(circumstances: Circumstances) -> str:
@@ -202,14 +260,6 @@ def missing_samples_text(circumstances: Circumstances) -> str:
         f"perfhooks has no sample of the loader's {words.count(circumstances.unseen_workers, 'worker')}: the window "
         "was too short, or this system lets no process read their memory."
     )
-
-
-def _version_of_estimate(window: Evidence, remaining_ms: float | None) -> str:
-    if window.uses_device and not window.is_device_traced:
-        return "untraced"
-    if remaining_ms is None:
-        return "unknown-saving"
-    return "remaining" if remaining_ms else ""
 
 
 def _exposed_wait(window: Evidence, fetches: Ints) -> Intervals:
@@ -237,35 +287,7 @@ def _loader_fetches(window: Evidence) -> Ints:
     return window.with_prefix(ranges.LOADER, Kind.ANNOTATION, Kind.OP)
 
 
-def _fix(window: Evidence, wait: _Wait, plan: LoaderPlan | None, *, is_alone: bool, has_workers: bool) -> _Fix:
-    if has_workers and (wait.exposed < TRANSFER_MS if plan is None else plan.bound == "transfer"):
-        return _Fix(("transfer", "whole-batch"))
-    if is_alone and wait.exposed < TRANSFER_MS:
-        return _Fix(("cheap-batches", "whole-batch"))
-    if plan is None:
-        return _Fix(("unknown-cause", "cheaper-samples"))
-    if plan.ahead is not None:
-        return _Fix(("prefetch",), {"prefetch_factor": plan.ahead})
-    return _fix_of_plan(window, plan, wait.rest_ms, is_alone=is_alone, has_workers=has_workers)
-
-
-def _fix_of_plan(window: Evidence, plan: LoaderPlan, rest_ms: float, *, is_alone: bool, has_workers: bool) -> _Fix:
-    cpus, settings = _version_of_cpus(window), {"num_workers": plan.advised}
-    cheaper = "cheaper-samples"
-    if plan.bound == "waits":
-        cheaper = "other-waits" if _is_other_wait(window) else "faster-disk"
-    if not plan.is_larger:
-        is_less = plan.advised < plan.needs.workers
-        return _Fix(("enough-workers", cpus, "fewer-workers" if is_less else "whole-batch", cheaper), settings)
-    remaining_ms = 1e3 * plan.predict(plan.advised).step_s - rest_ms
-    if has_workers:
-        return _Fix(("more-workers", cpus, cheaper), settings, remaining_ms)
-    keep_alive = "keep-alive-and-pin" if _needs_pinning(window) else "keep-alive"
-    return _Fix((cpus, keep_alive, "" if is_alone else "unseen-loader"), settings, remaining_ms)
-
-
-def _version_of_cpus(window: Evidence) -> str:
-    circumstances = window.circumstances
+def _version_of_cpus(circumstances: Circumstances) -> str:
     if circumstances.cores is None:
         return "unknown-cpus"
     if circumstances.is_busy:
@@ -273,31 +295,20 @@ def _version_of_cpus(window: Evidence) -> str:
     return "cpus-of-ranks" if circumstances.ranks > 1 else "cpus"
 
 
-def _needs_pinning(window: Evidence) -> bool:
-    return window.is_device_traced and not (window.circumstances.loader or Loader()).pin_memory
+def _worker_places(circumstances: Circumstances) -> list[WorkerPlace]:
+    is_enough = sum(worker.samples for worker in circumstances.workers) >= LEAST_STEPS
+    return places(circumstances.workers) if is_enough else []
 
 
-def _loader_code(window: Evidence, settings: Mapping[str, object]) -> str:
-    loader = window.circumstances.loader or Loader()
-    added = {
-        **({} if loader.persistent_workers else {"persistent_workers": True}),
-        **({"pin_memory": True} if _needs_pinning(window) else {}),
-    }
-    return frameworks.loader({**settings, **added}, window.circumstances.framework)
-
-
-def _worker_places(window: Evidence) -> list[WorkerPlace]:
-    is_enough = sum(worker.samples for worker in window.circumstances.workers) >= LEAST_STEPS
-    return places(window.circumstances.workers) if is_enough else []
-
-
-def _is_other_wait(window: Evidence) -> bool:
-    disk, waits = (sum(place.parts.get(part, 0) for place in _worker_places(window)) for part in ("disk", "waits"))
+def _is_other_wait(circumstances: Circumstances) -> bool:
+    disk, waits = (
+        sum(place.parts.get(part, 0) for place in _worker_places(circumstances)) for part in ("disk", "waits")
+    )
     return waits > disk
 
 
 def _worker_lines(text: FindingText, window: Evidence) -> list[EvidenceLine]:
-    ranked = _worker_places(window)
+    ranked = _worker_places(window.circumstances)
     total = sum(place.total for place in ranked)
     return [
         text("worker", place=place, share=place.total / total, activity=_main_activity(place))

@@ -12,7 +12,14 @@ import perfhooks.analysis.ranks
 import perfhooks.trace
 from perfhooks.analysis.findings import rare_work as findings
 from perfhooks.analysis.findings.data import LoaderUse
-from perfhooks.analysis.findings.finding import OVERHEAD, UNNAMED, add_source_lines, ordered, scale_to_unprofiled
+from perfhooks.analysis.findings.finding import (
+    OVERHEAD,
+    UNNAMED,
+    WAITING,
+    add_source_lines,
+    ordered,
+    scale_to_unprofiled,
+)
 from perfhooks.analysis.findings.loader_plan import COLUMNS
 from perfhooks.analysis.ranks.known import SummaryCache
 from perfhooks.core import json_values, words
@@ -170,6 +177,10 @@ def _rate_unprofiled(summary: dict[str, Any], capture: Capture) -> dict[str, Any
     rows = scale_to_unprofiled(findings["rows"], findings["step_ms"], cost.idle_step_ms, cost.idle_data_ms)
     doubtful = {UNNAMED} if findings["step_ms"] >= LARGE * cost.idle_step_ms else set()
     doubtful |= set() if cost.is_large else {OVERHEAD}
+    if use := summary.get("loader_use"):
+        text, _ = msgspec.convert(use, LoaderUse).advise(capture)
+        advice = {"advice": text.fix, "code": text.code}
+        rows = [row | advice if row["rule"] == WAITING else row for row in rows]
     rows = [row for row in rows if row.get("rule") not in doubtful]
     return summary | {"findings": findings | {"rows": ordered(rows)}}
 

@@ -52,15 +52,11 @@ def usual(table: pl.DataFrame) -> Flags:
 
 
 def described(table: pl.DataFrame) -> str:
-    """Return the numbers of the recorded steps, for example ``steps 10-14 without 12``; empty without numbers.
-
-    Steps that `usual` excludes because of unknown device times are omitted.
-    """
-    is_known, recorded = _has_device_times(table), table["step"].drop_nulls().to_list()
+    """Return the numbers of the `usual` steps, for example ``steps 10-14 without 12``; empty without numbers."""
+    recorded = table["step"].drop_nulls().to_list()
     if len(recorded) < table.height or not recorded:
         return ""
-    is_named = is_known | ~(usual(table) & is_known).any()
-    return words.steps_of_mean([*itertools.compress(recorded, is_named)], recorded)
+    return words.steps_of_mean([*itertools.compress(recorded, usual(table))], recorded)
 
 
 def _has_device_times(table: pl.DataFrame) -> Flags:
