@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Intervals
 
 TRANSFER_MS: Final = 5.0
-"""Time in ms to receive one batch from a worker. Measured with DDP on two cores."""
+"""Time in ms to receive one batch from a worker, measured with DDP on two cores."""
 
 
 class _Wait(NamedTuple):
@@ -109,13 +109,13 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
 
     step_ms: float
     fetch_ms: float
-    """Time in ranges of fetches."""
+    """Time of batch fetches per step."""
     exposed_ms: float
-    """Part of ``fetch_ms`` during which no device works."""
+    """Part of ``fetch_ms`` in which no device works."""
     data_ms: float
     """Mean of the column ``data_ms`` of the table of steps."""
     limit_ms: float
-    """Longest time that a gain on the host can have."""
+    """Upper limit of a gain on the host."""
     batches: int
     are_numbered: bool
     is_device_traced: bool
