@@ -1,16 +1,10 @@
-"""What the tests of faces share: a schedule, options, wrong ones, and the files that a run left."""
+"""Shared by the tests of integrations: a schedule, options, and the files of a run."""
 
 import csv
-import gc
 import gzip
 import json
 import re
-import sys
 from pathlib import Path
-
-import pytest
-
-import perfhooks
 
 TWO_WINDOWS = "skip_first=1 wait=1 warmup=1 active=2 repeat=2"
 """Records steps 3 and 4, 7 and 8."""
@@ -64,40 +58,3 @@ def run_readme(package, names):
     assert found
     for block in found:
         exec(compile(block, f"{package}/README.md", "exec"), names)
-
-
-def calls(work, times=100):
-    """How many functions of Python one piece of work calls, itself not counted: what it costs, on any machine.
-
-    A call takes some 0.05 to 0.1 us; the READMEs say what was measured, and where.
-    """
-    count = 0
-
-    def seen(_frame, event, _what):
-        nonlocal count
-        count += event == "call"
-
-    gc.collect()
-    gc.disable()  # it calls the finalizers of whatever ran before
-    sys.setprofile(seen)
-    try:
-        for _ in range(times):
-            work()
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-    return count / times - 1
-
-
-def wrong_options_raise(face):
-    """What every face refuses at its construction."""
-    with pytest.raises(perfhooks.ScheduleError, match="active"):
-        face("wait=1 warmup=1 active=0")
-    with pytest.raises(perfhooks.OptionError, match="record_shapes"):
-        face(record_shapes="yes")
-    with pytest.raises(TypeError, match="with_stack"):
-        face(with_stacks=True)
-    with pytest.raises(perfhooks.OptionError, match="step_unit"):
-        face(step_unit="epoch")
-    with pytest.raises(perfhooks.OptionError, match="stage"):
-        face(stage="validate")

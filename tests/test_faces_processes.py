@@ -1,4 +1,4 @@
-"""transformers, accelerate and Fabric in real processes: several ranks, SIGTERM, Ctrl-C, a missing framework."""
+"""Integrations in real processes: several ranks, SIGTERM, Ctrl-C, a missing framework."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_two_ranks_of_all_integrations_share_a_run(frameworks, tmp_path):
     done = warm.ranks(frameworks, SCRIPT, tmp_path, **how)
     assert [each.returncode for each in done] == [0, 0], [each.stderr for each in done]
     old = tuple(map(int, version("torch").split(".")[:2])) < (2, 6)
-    for face in FACES if old else (*FACES, "fsdp"):
+    for face in ("lightning", *FACES) if old else ("lightning", *FACES, "fsdp"):
         (run,) = {path.parent.resolve() for path in (tmp_path / face / "perf").glob("*/run.json")}
         assert json.loads((run / "run.json").read_text())["world_size"] == 2
         for rank in range(2):
@@ -105,9 +105,10 @@ def test_perfhooks_run_detects_updates_waits_and_parts(launch_framework, tmp_pat
         assert float(row[f"{part}_ms"]) > 0, part
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("face", [*FACES, "lightning", "mmengine"])
 def test_a_framework_that_is_missing_is_named_with_its_command(run_script, face):
-    names = ["lightning", "lightning_fabric"] if face == "fabric" else [face]
+    packages = {"fabric": ["lightning", "lightning_fabric"], "lightning": ["lightning", "pytorch_lightning"]}
+    names = packages.get(face, [face])
     hide = "; ".join(f"sys.modules[{name!r}] = None" for name in names)
     done = run_script(f"import sys; {hide}; import perfhooks_{face}")
     assert done.returncode == 1

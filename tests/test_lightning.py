@@ -1,6 +1,5 @@
-"""The Lightning callback in real trainings: which steps it records, under which numbers, and how it ends."""
+"""The Lightning callback, beyond the contract of all integrations: loops, units, checkpoints and ends of Lightning."""
 
-import copy
 import itertools
 import os
 import signal
@@ -10,12 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from face_files import wrong_options_raise
 from lightning_training import Tiny, batches, capture, events, fit, profiler, read, tables, trainer, windows
 from slow_parts import NAP_S, event_after, too_short
 
-import perfhooks
-from perfhooks.core.options import DEFAULTS
 from perfhooks.record.watch import watcher
 from perfhooks.run.live import slow_steps
 from perfhooks_lightning import ProfilerCallback, framework
@@ -41,27 +37,6 @@ def test_first_installed_lightning_is_used_by_default(monkeypatch):
     assert framework.modules() == ["lightning.pytorch"]
     monkeypatch.setitem(sys.modules, "pytorch_lightning", pytest)
     assert framework.modules() == ["pytorch_lightning"]
-
-
-def test_wrong_options_raise_before_training():
-    wrong_options_raise(ProfilerCallback)
-    with pytest.raises(perfhooks.OptionError, match="'valid'"):
-        ProfilerCallback({"train": None, "valid": None})
-
-
-def test_callback_accepts_all_profiler_options_except_stage():
-    callback = ProfilerCallback(**{name: value for name, value in DEFAULTS.items() if name != "stage"})
-    assert callback.profilers["train"]._course.options == DEFAULTS
-
-
-@pytest.mark.usefixtures("even_pace")
-def test_defaults_record_one_small_window_into_the_log_folder(tmp_path):
-    callback = ProfilerCallback()
-    fit(tmp_path, callback, steps=16)
-    found = windows(callback, tmp_path, "latest")
-    assert found == {"train-000012-000014": [12, 13, 14]}
-    window = tmp_path / "perf" / "latest" / "train-000012-000014"
-    assert {"rank0.pt.trace.json.gz", "rank0.operators.csv"} <= {path.name for path in window.iterdir()}
 
 
 def test_files_go_to_the_folder_of_the_logger(tmp_path):
@@ -96,12 +71,6 @@ def test_trainer_with_a_torch_profiler_is_not_recorded(tmp_path, caplog):
 # --- which steps ---
 
 
-def test_training_is_profiled_at_the_scheduled_steps(tmp_path):
-    callback = profiler(tmp_path, TWO_WINDOWS)
-    fit(tmp_path, callback, steps=5, max_epochs=2)
-    assert windows(callback, tmp_path) == {"train-000003-000004": [3, 4], "train-000007-000008": [7, 8]}
-
-
 def test_second_fit_continues_counting(tmp_path):
     callback = profiler(tmp_path, TWO_WINDOWS)
     made = fit(tmp_path, callback, steps=5)
@@ -121,45 +90,6 @@ def test_loops_have_separate_schedules_numbers_and_files(tmp_path):
         f"{stage}-000001-000002": [1, 2] for stage in ("train", "validate", "test", "predict")
     }
     assert all(name.startswith(rows[0]["stage"]) for name, rows in tables(callback, tmp_path).items())
-
-
-def test_sanity_checking_is_neither_recorded_nor_counted(tmp_path):
-    callback = profiler(tmp_path, {"validate": "wait=0 warmup=0 active=1 repeat=1"})
-    made = fit(tmp_path, callback, steps=2, val=3, num_sanity_val_steps=2)
-    assert made.num_sanity_val_steps == 2
-    assert callback.profilers["validate"].step_num == 3
-
-
-def test_validation_counts_over_epochs_without_training_steps(tmp_path):
-    callback = profiler(tmp_path, {"validate": "wait=3 warmup=0 active=4 repeat=1"}, on_trace_ready=["steps", "trace"])
-    fit(tmp_path, callback, steps=3, val=5, max_epochs=2)
-    assert windows(callback, tmp_path) == {"validate-000003-000006": [3, 4]}
-    assert capture(tmp_path, "validate-000003-000006")["partial"] == "stopped before its last step"
-    names = {event.get("name") for event in events(tmp_path, "validate-000003-000006")}
-    assert "Optimizer.step#SGD.step" not in names
-
-
-def test_validation_window_inside_a_training_window_is_skipped(tmp_path, caplog):
-    schedule = {"train": "wait=0 warmup=2 active=1 repeat=1", "validate": "wait=0 warmup=0 active=1 repeat=1"}
-    callback = profiler(tmp_path, schedule)
-    fit(tmp_path, callback, steps=4, val=1, val_check_interval=1, num_sanity_val_steps=0)
-    assert windows(callback, tmp_path) == {"train-000002-000002": [2]}
-    assert "another profiler is recording" in caplog.text
-
-
-def test_validation_in_a_training_window_is_a_part_of_the_step(tmp_path):
-    callback = profiler(tmp_path, "wait=1 warmup=0 active=3 repeat=1", on_trace_ready=["trace", "steps"])
-    fit(tmp_path, callback, steps=6, val=4, val_check_interval=2)
-    rows = tables(callback, tmp_path)["train-000001-000003"]
-    assert [int(row["step"]) for row in rows] == [1, 2, 3]
-    validating = [float(row["validation_ms"]) > 0 for row in rows]
-    assert validating == [False, True, False], "it ran after step 1 and before step 2 ended"
-    for row in rows:
-        parts = ("data", "transfer", "forward", "backward", "optimizer", "validation", "checkpoint", "other")
-        total = sum(float(row[f"{part}_ms"] or 0) for part in parts)
-        assert total == pytest.approx(float(row["wall_ms"]))
-    marks = [event["name"] for event in events(tmp_path, "train-000001-000003")]
-    assert marks.count("forward") == 3, "what the validation computes is no forward pass of the training"
 
 
 # --- the unit of a step ---
@@ -208,22 +138,6 @@ def test_batch_of_two_optimizers_is_one_step(unit, tmp_path):
         assert all(float(row[f"{part}_ms"]) > 0 for part in ("data", "transfer", "forward", "backward", "optimizer"))
 
 
-def test_exception_without_a_text_leaves_no_recorder_running(tmp_path):
-    class MuteError(Exception):
-        def __str__(self):
-            raise ValueError("no text")
-
-    def fail(module, batch_idx):
-        if batch_idx == 2:
-            raise MuteError
-
-    callback = profiler(tmp_path, "wait=0 warmup=0 active=5 repeat=1")
-    with pytest.raises(MuteError):
-        fit(tmp_path, callback, steps=5, module=Tiny(fail))
-    assert not callback.profilers["train"].in_window
-    assert capture(tmp_path, "train-000000-000004")["partial"] == "MuteError"
-
-
 # --- resume ---
 
 
@@ -231,57 +145,6 @@ def checkpoint_at(folder, callback, steps, path):
     made = fit(folder, callback, steps=steps)
     made.save_checkpoint(path)
     return made
-
-
-@pytest.mark.parametrize(
-    ("stopped", "expected"),
-    [
-        (2, {"train-000003-000004": [3, 4], "train-000007-000008": [7, 8]}),
-        (3, {"train-000007-000008": [7, 8]}),
-        (4, {"train-000007-000008": [7, 8]}),
-        (6, {"train-000007-000008": [7, 8]}),
-        (9, {}),
-    ],
-)
-def test_resumed_training_continues_its_schedule(stopped, expected, tmp_path):
-    first = profiler(tmp_path, TWO_WINDOWS, run="first")
-    checkpoint_at(tmp_path, first, stopped, tmp_path / "half.ckpt")
-    again = profiler(tmp_path, TWO_WINDOWS, run="again")
-    fit(tmp_path, again, steps=10, max_epochs=2, ckpt_path=tmp_path / "half.ckpt")
-    assert windows(again, tmp_path, "again") == expected
-    assert again.profilers["train"].step_num == stopped + 10
-
-
-def test_resumed_training_after_its_last_window_ends_normally(tmp_path, caplog):
-    first = profiler(tmp_path, "wait=0 warmup=0 active=1 repeat=1")
-    checkpoint_at(tmp_path, first, 4, tmp_path / "half.ckpt")
-    again = profiler(tmp_path, "wait=0 warmup=0 active=1 repeat=1", run="again")
-    fit(tmp_path, again, steps=4, max_epochs=2, ckpt_path=tmp_path / "half.ckpt")
-    assert "no window has been recorded" in caplog.text
-
-
-@pytest.mark.parametrize("state", ["nonsense", {"train": "three"}, {"train": -1}, {3: 3}], ids=str)
-def test_unreadable_state_is_a_log_line_and_training_continues(tmp_path, caplog, state):
-    class Broken(ProfilerCallback):
-        def state_dict(self):
-            return {"steps": state}
-
-    usual = {"on_trace_ready": ["steps"], "out": tmp_path / "perf", "background": False}
-    made = fit(tmp_path, Broken(TWO_WINDOWS, run="first", **usual), steps=2)
-    made.save_checkpoint(tmp_path / "half.ckpt")
-    again = Broken(TWO_WINDOWS, run="again", **usual)
-    made = fit(tmp_path, again, steps=5, max_epochs=2, ckpt_path=tmp_path / "half.ckpt")
-    assert "cannot be read" in caplog.text
-    assert windows(again, tmp_path, "again") == {"train-000003-000004": [3, 4]}
-
-
-def test_copy_of_the_callback_continues_counting(tmp_path):
-    callback = profiler(tmp_path, TWO_WINDOWS, run="first")
-    fit(tmp_path, callback, steps=5)
-    again = copy.deepcopy(callback)
-    fit(tmp_path, again, steps=5)
-    assert windows(again, tmp_path, "first") == {"train-000003-000004": [3, 4], "train-000007-000008": [7, 8]}
-    assert [callback.profilers["train"].step_num, again.profilers["train"].step_num] == [5, 10]
 
 
 def test_checkpoint_without_perfhooks_restarts_the_schedule(tmp_path):
@@ -323,20 +186,12 @@ def test_checkpoint_before_the_first_validation_keeps_its_count(tmp_path):
 # --- ends ---
 
 
-class TooHotError(RuntimeError):
-    pass
-
-
 def ends(how):
     """Something that ends the training during step 4, the second of a window's three."""
 
     def before_step(module, batch_idx):
         if batch_idx != 4:
             return
-        if how == "exception":
-            raise TooHotError("too hot")
-        if how == "ctrl-c":
-            raise KeyboardInterrupt
         if how == "sigterm":
             os.kill(os.getpid(), signal.SIGTERM)
         if how == "should_stop":
@@ -357,8 +212,6 @@ def _keep_signals():
 @pytest.mark.parametrize(
     ("how", "raised", "cause", "steps"),
     [
-        ("exception", TooHotError, "TooHotError: too hot", [3]),
-        ("ctrl-c", SystemExit, "KeyboardInterrupt", [3]),
         ("sigterm", BaseException, "SIGTERMException", [3, 4]),
         ("should_stop", None, "stopped before its last step", [3, 4]),
     ],
@@ -399,17 +252,6 @@ def test_early_stopping_keeps_the_window(tmp_path):
     made.fit(Logging(), batches(3), batches(1))
     assert made.current_epoch == 2
     assert windows(callback, tmp_path) == {"train-000004-000011": [4, 5]}
-
-
-def test_an_error_in_validation_ends_both_profilers(tmp_path):
-    class Failing(Tiny):
-        def validation_step(self, batch, batch_idx):
-            raise TooHotError("no")
-
-    callback = profiler(tmp_path, {"train": "wait=0 warmup=0 active=9 repeat=1", "validate": None})
-    with pytest.raises(TooHotError):
-        fit(tmp_path, callback, steps=3, val=1, val_check_interval=2, module=Failing(), num_sanity_val_steps=0)
-    assert windows(callback, tmp_path) == {"train-000000-000008": [0, 1]}
 
 
 # --- slow steps ---

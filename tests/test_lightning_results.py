@@ -45,18 +45,20 @@ def test_window_is_logged_at_the_trainer_step_of_its_last_step(tmp_path):
     assert logged(logger, "batch") == {step: float(step) for step in range(10)}, "the trainer's own are as before"
 
 
-def test_results_are_logged_at_the_step_of_the_trainer(tmp_path):
+@pytest.mark.parametrize(
+    ("stage", "schedule", "how", "steps"),
+    [
+        # batches 3 and 7 are the second of an update
+        ("train", WINDOWS, {"steps": 10, "accumulate_grad_batches": 2}, [1, 3]),
+        ("train", "wait=1 warmup=1 active=9 repeat=1", {"steps": 5}, [5]),
+        ("validate", "wait=0 warmup=0 active=2 repeat=1", {"steps": 4, "val": 3}, [4]),
+    ],
+    ids=["accumulated", "shortened", "validation"],
+)
+def test_results_are_logged_at_the_step_of_the_trainer(tmp_path, stage, schedule, how, steps):
     logger = CSVLogger(tmp_path)
-    callback = profiler(tmp_path, WINDOWS)
-    fit(tmp_path, callback, steps=10, logger=logger, log_every_n_steps=1, accumulate_grad_batches=2)
-    assert list(logged(logger, "perf/train/wall_ms")) == [1, 3], "batches 3 and 7 are the second of an update"
-
-
-def test_shortened_window_is_logged_at_its_last_step(tmp_path):
-    logger = CSVLogger(tmp_path)
-    callback = profiler(tmp_path, "wait=1 warmup=1 active=9 repeat=1")
-    fit(tmp_path, callback, steps=5, logger=logger, log_every_n_steps=1)
-    assert list(logged(logger, "perf/train/wall_ms")) == [5]
+    fit(tmp_path, profiler(tmp_path, {stage: schedule}), logger=logger, log_every_n_steps=1, **how)
+    assert list(logged(logger, f"perf/{stage}/wall_ms")) == steps
 
 
 def test_results_are_logged_without_waiting(tmp_path):
@@ -71,13 +73,6 @@ def test_results_are_logged_without_waiting(tmp_path):
     made = fit(tmp_path, callback, steps=2000, module=Tiny(slowly), logger=logger, log_every_n_steps=1)
     assert made.global_step < 2000, "the worker was heard while training went on"
     assert list(logged(logger, "perf/train/wall_ms")) == [3], "and what it said is logged where the window was"
-
-
-def test_validation_has_names_of_its_own(tmp_path):
-    logger = CSVLogger(tmp_path)
-    callback = profiler(tmp_path, {"validate": "wait=0 warmup=0 active=2 repeat=1"})
-    fit(tmp_path, callback, steps=4, val=3, logger=logger, log_every_n_steps=1)
-    assert list(logged(logger, "perf/validate/wall_ms")) == [4]
 
 
 def test_tensorboard_gets_scalars_and_the_table_as_text(tmp_path):
@@ -103,15 +98,6 @@ def test_first_of_several_ranks_logs(tmp_path, monkeypatch):
         monkeypatch.setattr(Trainer, "is_global_zero", is_first)
         fit(tmp_path, profiler(tmp_path, WINDOWS, run=str(is_first)), steps=10, logger=CSVLogger(tmp_path))
         assert ("perf/train/wall_ms" in heard) == is_first
-
-
-def test_logging_of_results_can_be_disabled(tmp_path):
-    logger = CSVLogger(tmp_path)
-    callback = profiler(tmp_path, WINDOWS, log_results=False)
-    fit(tmp_path, callback, steps=10, module=Logging(), logger=logger, log_every_n_steps=1)
-    assert not any(
-        key.startswith("perf") for row in read(tmp_path / "lightning_logs/version_0/metrics.csv") for key in row
-    )
 
 
 def test_a_logger_that_fails_does_not_stop_the_training(tmp_path, caplog):

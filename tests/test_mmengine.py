@@ -1,4 +1,4 @@
-"""Trainings with mmengine: every form a config can give the hook, every loop, every part of a step."""
+"""The hook of mmengine, beyond the contract of all integrations: configs, loops, logs and optimizers of mmengine."""
 
 import csv
 import functools
@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("mmengine")
 
 import torch
+from face_files import parts
 from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.model import BaseDataPreprocessor
@@ -42,7 +43,6 @@ from mmengine_training import (
 )
 
 import perfhooks.core.options
-from perfhooks import OptionError
 from perfhooks_mmengine import ProfilerHook
 
 SCHEDULE = "skip_first=2 wait=2 warmup=1 active=3 repeat=2"
@@ -72,8 +72,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("train_cfg", [EPOCHS, ITERATIONS], ids=["epochs", "iterations"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "train_cfg"), [("instance", EPOCHS), ("dict", EPOCHS), ("config", ITERATIONS)])
 def test_schedule_selects_the_recorded_iterations(tmp_path, form, train_cfg):
     done = trained(tmp_path, FORMS[form](), train_cfg=train_cfg)
     assert names(done) == ["train-000005-000007", "train-000011-000013"]
@@ -90,118 +89,22 @@ def test_a_flexible_runner_is_profiled_like_the_other(tmp_path):
     assert steps(made) == [5, 6, 7, 11, 12, 13]
 
 
-@pytest.mark.usefixtures("even_pace")
-def test_default_window_begins_after_step_times_have_settled(tmp_path):
-    assert names(trained(tmp_path, {"type": "perfhooks_mmengine.ProfilerHook"})) == ["train-000012-000014"]
-
-
-def test_training_that_ends_inside_a_window_keeps_the_window(tmp_path):
-    (window,) = windows(trained(tmp_path, ProfilerHook(schedule="wait=12 warmup=1 active=30")))
-    assert capture(window)["partial"] == "stopped before its last step"
-    assert [row["step"] for row in rows(window)] == [13, 14, 15], "the step that never was is left out"
-
-
-def test_training_without_a_window_prints_the_reason(tmp_path, caplog):
-    trained(tmp_path, ProfilerHook(schedule="wait=100 warmup=1 active=1"))
-    assert "no window has been recorded: 16 steps ended; the first window is step 101" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"schedule": "wait=1"},
-        {"schedule": {"wait": -1, "warmup": 1, "active": 1}},
-        {"schedule": {"train": AT_ONCE, "vla": AT_ONCE}},
-        {"schedule": {"train": AT_ONCE, "val": "wait=1"}},
-        {"stage": "pretraining"},
-        {"on_trace_ready": "stakcs"},
-        {"on_trace_ready": {"type": "log_trace", "row_limt": 5}},
-        {"step_unit": "epoch"},
-        {"activities": ["cpu"], "activity_with_cpu": True},
-        {"json_trace_path": 3},
-    ],
-    ids=str,
-)
-def test_a_wrong_option_is_an_error_at_construction(wrong):
-    with pytest.raises(OptionError):
-        ProfilerHook(**wrong)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "right"),
-    [("with_stak", "with_stack"), ("profile_iters", "profile_times"), ("json_path", "json_trace_path")],
-)
-def test_an_unknown_option_is_an_error_at_construction(wrong, right):
-    with pytest.raises(TypeError, match=right):
-        ProfilerHook(**{wrong: True})
-
-
 # --- the parts of a step ---
-
-
-def parts(row):
-    return {
-        name.removesuffix("_ms")
-        for name in (
-            "data_ms",
-            "transfer_ms",
-            "forward_ms",
-            "backward_ms",
-            "optimizer_ms",
-            "validation_ms",
-            "checkpoint_ms",
-        )
-        if row[name]
-    }
 
 
 UPDATE = {"data", "transfer", "forward", "backward", "optimizer"}
 
 
-def sums(row):
-    """The parts of a step sum to its time."""
-    return sum(row[name] or 0 for name in row if name.endswith("_ms") and name != "wall_ms") == pytest.approx(
-        row["wall_ms"]
-    )
-
-
 @pytest.mark.parametrize("train_cfg", [EPOCHS, ITERATIONS], ids=["epochs", "iterations"])
-@pytest.mark.parametrize("schedule", [AT_ONCE, SCHEDULE])
-def test_parts_are_labelled_from_the_first_step_on(tmp_path, schedule, train_cfg):
-    done = trained(tmp_path, ProfilerHook(schedule=schedule), train_cfg=train_cfg)
-    for window in windows(done):
-        for row in rows(window):
-            assert parts(row) == UPDATE
-            assert sums(row)
-
-
-LEAST_MS = {"transfer": 20, "forward": 30, "backward": 40, "optimizer": 50}
+def test_parts_are_labelled_from_the_first_step_on(tmp_path, train_cfg):
+    done = trained(tmp_path, ProfilerHook(schedule=AT_ONCE), train_cfg=train_cfg)
+    assert [parts(row) for row in rows(windows(done)[0])] == [UPDATE] * 3
 
 
 class SlowTransfer(BaseDataPreprocessor):
     def forward(self, data, training=False):
         time.sleep(0.020)
         return super().forward(data, training)
-
-
-class Slow(Tiny):
-    """Each part of its step takes at least so many milliseconds."""
-
-    def __init__(self):
-        super().__init__()
-        self.data_preprocessor = SlowTransfer()
-        self.layer.register_forward_pre_hook(lambda *_: time.sleep(0.030))
-
-    def parse_losses(self, losses):
-        loss, log = super().parse_losses(losses)
-        loss.register_hook(lambda _: time.sleep(0.040))
-        return loss, log
-
-
-class SlowSGD(torch.optim.SGD):
-    def step(self, *args, **kwargs):
-        time.sleep(0.050)
-        return super().step(*args, **kwargs)
 
 
 class Snail(Hook):
@@ -211,21 +114,13 @@ class Snail(Hook):
         time.sleep(0.060)
 
 
-def test_parts_have_the_time_spent_in_them(tmp_path):
-    model = Slow()
-    update = OptimWrapper(SlowSGD(model.parameters(), lr=0.01))
-    done = trained(
-        tmp_path,
-        ProfilerHook(schedule=AT_ONCE),
-        Snail(),
-        model=model,
-        optim_wrapper=update,
-        length=4,
-        train_cfg={"max_epochs": 1, "by_epoch": True},
-    )
-    for part, least in {**LEAST_MS, "other": 60}.items():
-        found = [row[f"{part}_ms"] for row in rows(windows(done)[0])]
-        assert min(found) >= least, (part, found)
+def test_transfers_and_other_hooks_have_the_time_spent_in_them(tmp_path):
+    model = Tiny()
+    model.data_preprocessor = SlowTransfer()
+    done = trained(tmp_path, ProfilerHook(schedule=AT_ONCE), Snail(), model=model)
+    for row in rows(windows(done)[0]):
+        assert row["transfer_ms"] >= 20
+        assert row["other_ms"] >= 60
 
 
 class SlowSamples(Samples):
@@ -252,22 +147,6 @@ def test_wait_for_a_batch_is_in_the_timeline_outside_of_windows(tmp_path):
     assert min(wait for _, wait in waits) >= 20, waits
 
 
-def test_labels_exist_only_in_windows(tmp_path):
-    seen = {}
-
-    class Look(Hook):
-        priority = "LOWEST"
-
-        def after_train_iter(self, runner, **_):
-            owners = (runner, runner.optim_wrapper, runner.model.data_preprocessor)
-            mine = {"call_hook", "save_checkpoint", "optim_context", "backward", "step", "zero_grad", "forward"}
-            seen[runner.iter + 1] = {name for owner in owners for name in vars(owner) if name in mine}
-
-    trained(tmp_path, ProfilerHook(schedule="wait=4 warmup=1 active=3 repeat=1"), Look())
-    all_of_them = {"call_hook", "save_checkpoint", "optim_context", "backward", "step", "zero_grad", "forward"}
-    assert seen == {step: all_of_them if 4 <= step <= 7 else set() for step in range(1, 17)}
-
-
 def test_loops_run_as_before_when_a_training_is_over(tmp_path):
     done = trained(tmp_path, ProfilerHook(schedule=SCHEDULE), **validation())
     assert "run" not in vars(done.train_loop)
@@ -284,22 +163,6 @@ def test_covered_wrapper_stays_without_effect(tmp_path):
 
     done = trained(tmp_path, ProfilerHook(schedule="wait=4 warmup=1 active=2 repeat=2"), Cover())
     assert steps(done) == [5, 6, 12, 13]
-
-
-def test_validation_between_iterations_is_a_part_of_the_step(tmp_path):
-    loop = {"by_epoch": False, "max_iters": 10, "val_interval": 4}
-    done = trained(tmp_path, ProfilerHook(schedule="wait=2 warmup=0 active=6 repeat=1"), train_cfg=loop, **validation())
-    (window,) = windows(done)
-    found = {int(row["step"]): parts(row) for row in rows(window)}
-    # the validation after four iterations falls into what follows the fourth
-    assert found == {step: UPDATE | ({"validation"} if step == 4 else set()) for step in range(2, 8)}
-    assert all(map(sums, rows(window)))
-
-
-def test_checkpoint_is_a_part_of_its_step(tmp_path):
-    checkpoint = {"checkpoint": {"type": "CheckpointHook", "interval": 4, "by_epoch": False}}
-    done = trained(tmp_path, ProfilerHook(schedule="wait=2 warmup=0 active=4 repeat=1"), default_hooks=checkpoint)
-    assert [int(row["step"]) for row in rows(windows(done)[0]) if "checkpoint" in parts(row)] == [3]
 
 
 class Adversarial(Tiny):
@@ -353,12 +216,6 @@ def test_a_compiled_step_is_not_touched(tmp_path, recwarn):
 ACCUMULATE = {"optimizer": {"type": "SGD", "lr": 0.01}, "accumulative_counts": 3}
 
 
-def test_step_is_an_iteration_with_gradient_accumulation(tmp_path):
-    done = trained(tmp_path, ProfilerHook(schedule="wait=1 warmup=0 active=6 repeat=1"), optim_wrapper=ACCUMULATE)
-    found = rows(windows(done)[0])
-    assert [int(row["step"]) for row in found if "optimizer" in parts(row)] == [2, 5]
-
-
 def test_a_step_can_be_an_update_of_the_optimizer(tmp_path):
     hook = ProfilerHook(schedule="wait=1 warmup=1 active=2 repeat=1", step_unit="optimizer")
     done = trained(tmp_path, hook, optim_wrapper=ACCUMULATE)
@@ -378,20 +235,6 @@ def resumed(tmp_path, make_hook, monkeypatch, *, interval, **more):
     second = runner(tmp_path, make_hook(), resume=True, **more)
     second.train()
     return first, second
-
-
-@pytest.mark.filterwarnings(*LOADING)
-def test_resumed_training_continues_its_schedule(tmp_path, monkeypatch):
-    first, second = resumed(tmp_path, lambda: ProfilerHook(schedule=SCHEDULE), monkeypatch, interval=8)
-    assert steps(first) == [5, 6, 7]
-    assert steps(second) == [11, 12, 13]
-
-
-@pytest.mark.filterwarnings(*LOADING)
-def test_training_resumed_inside_a_window_waits_for_the_next(tmp_path, monkeypatch):
-    first, second = resumed(tmp_path, lambda: ProfilerHook(schedule=SCHEDULE), monkeypatch, interval=6)
-    assert steps(first) == [5]
-    assert steps(second) == [11, 12, 13]
 
 
 @pytest.mark.filterwarnings(*LOADING)
@@ -426,43 +269,14 @@ def test_weights_without_a_resumption_restart_the_schedule(tmp_path, monkeypatch
 # --- validation and test as loops of their own ---
 
 
-def test_loops_have_separate_schedules_numbers_and_windows(tmp_path):
-    schedule = {
-        "train": "wait=1 warmup=0 active=2 repeat=1",
-        "val": "wait=6 warmup=1 active=2 repeat=1",
-        "test": AT_ONCE,
-    }
-    made = runner(tmp_path, ProfilerHook(schedule=schedule), **validation(), **on_test())
-    made.train()
-    made.test()
-    # two validations of five iterations are steps 0 to 9
-    assert names(made) == ["test-000000-000002", "train-000001-000002", "validate-000007-000008"]
-    for window in windows(made):
-        assert {row["stage"] for row in rows(window)} == {window.name.split("-")[0]}
-        assert parts(rows(window)[-1]) >= {"data", "transfer", "forward"}
-
-
-def test_window_cut_by_the_end_of_a_validation_is_partial(tmp_path):
-    made = trained(tmp_path, ProfilerHook(schedule={"val": "wait=3 warmup=0 active=5 repeat=1"}), **validation())
-    (window,) = windows(made)
-    assert window.name == "validate-000003-000007"
-    assert capture(window)["partial"] == "stopped before its last step"
-    assert steps(made) == [3, 4]
-
-
-def test_validation_in_a_training_window_belongs_to_the_window(tmp_path, caplog):
-    loop = {"by_epoch": False, "max_iters": 10, "val_interval": 4}
-    schedule = {"train": "wait=2 warmup=0 active=6 repeat=1", "val": AT_ONCE}
-    made = trained(tmp_path, ProfilerHook(schedule=schedule), train_cfg=loop, **validation())
-    assert names(made) == ["train-000002-000007"]
-    assert "another profiler is recording" in caplog.text
-
-
 def test_single_runner_val_and_runner_test_are_profiled(tmp_path):
     made = runner(tmp_path, ProfilerHook(schedule={"val": AT_ONCE, "test": AT_ONCE}), **validation(), **on_test())
     made.val()
     made.test()
     assert names(made) == ["test-000000-000002", "validate-000000-000002"]
+    for window in windows(made):
+        assert {row["stage"] for row in rows(window)} == {window.name.split("-")[0]}
+        assert parts(rows(window)[-1]) == {"data", "transfer", "forward"}
 
 
 # --- where mmengine's users look ---
@@ -494,17 +308,6 @@ def test_the_log_line_shows_a_windows_numbers_once(tmp_path):
     # the windows end with iterations 2 and 5; lines come after every second one
     assert ["perf_wall_ms: " in line for line in lines] == [False, True, False, True, *[False] * 4]
     assert "get_log_after_iter" not in vars(made.log_processor)
-
-
-@pytest.mark.filterwarnings(*LOADING)
-@pytest.mark.parametrize("state", ["nonsense", {"train": "three", 4: 4}, {"train": -1}, [1, 2]], ids=str)
-def test_a_state_that_cannot_be_read_is_a_log_line(tmp_path, caplog, state):
-    hook = ProfilerHook(schedule=AT_ONCE, step_unit="optimizer")
-    made = runner(tmp_path, hook)
-    hook.after_load_checkpoint(made, {"perfhooks": state})
-    made.train()
-    assert steps(made) == [0, 1, 2]
-    assert "cannot be read" in caplog.text
 
 
 def test_tensorboard_has_the_steps_at_their_numbers(tmp_path):
@@ -594,18 +397,3 @@ def test_checkpoint_keeps_the_count_of_an_idle_loop(tmp_path):
     for profiler in hook.profilers.values():
         profiler.stop()
     assert (checkpoint["perfhooks"], later["perfhooks"]) == ({"validate": 3}, {"validate": 4})
-
-
-def test_idle_iteration_costs_little(tmp_path):
-    hook = ProfilerHook(schedule="wait=1000000 warmup=1 active=1")
-    made = trained(tmp_path, hook)
-    hook.before_train(made)
-    before, after, best = hook.before_train_iter, hook.after_train_iter, float("inf")
-    for _ in range(5):
-        began = time.process_time()
-        for index in range(20_000):
-            before(made, batch_idx=index, data_batch=None)
-            after(made, batch_idx=index, data_batch=None, outputs=None)
-        best = min(best, (time.process_time() - began) / 20_000)
-    hook.profiler.stop()
-    assert best <= 4e-6, "2 us on a machine that does nothing else"

@@ -23,7 +23,7 @@ import torch
 from mmengine.config import Config, ConfigDict, DictAction
 from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, HOOKS
-from mmengine.runner import FlexibleRunner, Runner
+from mmengine.runner import Runner
 from mmengine_training import (
     EPOCHS,
     ITERATIONS,
@@ -90,6 +90,15 @@ def test_arguments_of_mmengines_hook_are_accepted():
         ({"by_epoch": False, "profile_times": 5}, EPOCHS, range(5)),
         ({"by_epoch": False, "profile_times": 5}, ITERATIONS, range(5)),
         ({"by_epoch": False, "profile_times": 16}, ITERATIONS, range(16)),
+        ({"by_epoch": False, "profile_times": 12}, EPOCHS, range(12)),  # longer than an epoch
+        (
+            {"profile_times": 2, "by_epoch": False, "activity_with_cpu": False, "activity_with_cuda": False},
+            EPOCHS,
+            range(2),
+        ),
+        ({"activity_with_cpu": True}, EPOCHS, range(8)),
+        ({"activity_with_cuda": False}, EPOCHS, range(8)),
+        ({}, EPOCHS, range(8)),
     ],
     ids=str,
 )
@@ -103,25 +112,31 @@ def test_by_epoch_and_profile_times_equal_those_of_mmengine(tmp_path, config, tr
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "message"),
     [
-        {"profile_times": 0},
-        {"by_epoch": True, "profile_times": 2},
-        {"profile_times": 2},
-        {"by_epoch": 1},
-        {"by_epoch": False, "profile_times": "3"},
-        {"activity_with_cpu": None, "activity_with_cuda": 1},
-        {"schedule": {}},
-        {"schedule": {"wait": 1, "warmup": 1, "activ": 1}},
-        {"schedule": [1, 1, 3]},
-        {"on_trace_ready": 0},
-        {"on_trace_ready": {"type": "unknown"}},
-        {"on_trace_ready": {"type": "tb_trace", "dirname": "here"}},
+        ({"profile_times": 0}, "profile_times must be an integer >= 1, got 0"),
+        ({"by_epoch": True, "profile_times": 2}, "profile_times must be 1 with by_epoch=True"),
+        ({"profile_times": 2}, "profile_times must be 1 with by_epoch=True"),
+        ({"by_epoch": 1}, "by_epoch must be true or false, got 1"),
+        ({"by_epoch": False, "profile_times": "3"}, "profile_times must be an integer >= 1, got '3'"),
+        ({"activity_with_cpu": None, "activity_with_cuda": 1}, "activity_with_cuda must be true or false, got 1"),
+        ({"activities": ["cpu"], "activity_with_cpu": True}, "activities cannot be combined with activity_with_cpu"),
+        ({"schedule": {}}, "active"),
+        ({"schedule": ConfigDict()}, "active"),
+        ({"schedule": {"wait": 1, "warmup": 1, "activ": 1}}, "did you mean active"),
+        ({"schedule": {"train": None, "val": "wait=1"}}, "active"),
+        ({"schedule": [1, 1, 3]}, "schedule"),
+        ({"on_trace_ready": 0}, "on_trace_ready"),
+        ({"on_trace_ready": "stakcs"}, "stacks"),
+        ({"on_trace_ready": {"type": "unknown"}}, "unknown"),
+        ({"on_trace_ready": {"type": "tb_trace", "dirname": "here"}}, "tb_trace does not take these options"),
+        ({"on_trace_ready": {"type": "log_trace", "row_limt": 5}}, "log_trace does not take these options"),
+        ({"json_trace_path": 3}, "json_trace_path must be a path, got 3"),
     ],
     ids=str,
 )
-def test_arguments_that_mmengine_rejects_raise_at_construction(wrong):
-    with pytest.raises(ValueError, match=r".+"):
+def test_wrong_arguments_of_mmengine_raise_at_construction(wrong, message):
+    with pytest.raises(OptionError, match=message):
         ProfilerHook(**wrong)
 
 
@@ -138,15 +153,6 @@ def test_too_many_iterations_are_an_error_before_the_first(tmp_path):
     assert reached == [], "it is said before weights are loaded"
 
 
-@pytest.mark.parametrize(
-    "config", [{"json_trace_path": "a.json"}, {"activity_with_cuda": False}, {"activity_with_cpu": True}], ids=str
-)
-def test_mmengine_arguments_without_a_schedule_record_an_epoch(tmp_path, monkeypatch, config):
-    monkeypatch.chdir(tmp_path)
-    done = trained(tmp_path, {"type": "perfhooks_mmengine.ProfilerHook", **config})
-    assert recorded(done) == list(range(8))
-
-
 def test_handlers_of_mmengine_can_be_added(tmp_path):
     done = trained(tmp_path, {"type": "perfhooks_mmengine.ProfilerHook", "on_trace_ready": {"type": "tb_trace"}})
     (trace,) = (Path(done.log_dir) / "tf_tracing_logs").iterdir()
@@ -158,19 +164,6 @@ def test_schedule_overrides_mmengines_own_arguments(tmp_path):
     config = {"json_trace_path": str(tmp_path / "a.json"), "schedule": "wait=9 warmup=1 active=2 repeat=1"}
     done = trained(tmp_path, {"type": "perfhooks_mmengine.ProfilerHook", **config})
     assert recorded(done) == marks(tmp_path / "a.json") == [10, 11]
-
-
-def test_defaults_record_one_window_after_times_have_settled(tmp_path):
-    done = trained(tmp_path, {"type": "perfhooks_mmengine.ProfilerHook"}, length=80)
-    first, *others = (int(row["step"]) for row in rows(windows(done)[0]))
-    assert 10 <= first <= 52
-    assert others == list(range(first + 1, first + 1 + len(others)))
-    assert len(others) >= 2
-
-
-def test_empty_schedule_error_lists_the_required_fields():
-    with pytest.raises(OptionError, match="active"):
-        ProfilerHook(schedule=ConfigDict())
 
 
 def test_activities_follow_mmengine_and_any_device(monkeypatch):
@@ -348,13 +341,6 @@ def test_the_recipe_of_a_vendors_guide_runs(frameworks, tmp_path):
 # --- mmengine's defects, by number ---
 
 
-def test_1_recording_can_be_longer_than_an_epoch(tmp_path):
-    path = tmp_path / "trace.json"
-    done = trained(tmp_path, ProfilerHook(by_epoch=False, profile_times=12, json_trace_path=str(path)))
-    assert recorded(done) == list(range(12))
-    assert set(marks(path)) >= set(range(12))
-
-
 def test_2_single_test_and_val_do_not_build_the_training(tmp_path):
     class Unbuildable(torch.utils.data.Dataset):
         def __init__(self):
@@ -420,11 +406,6 @@ def test_6_a_json_that_cannot_be_written_is_a_log_line(tmp_path, caplog):
     assert recorded(done) == list(range(8))
 
 
-def test_7_no_activities_means_all_activities(tmp_path):
-    hook = ProfilerHook(by_epoch=False, profile_times=2, activity_with_cpu=False, activity_with_cuda=False)
-    assert recorded(trained(tmp_path, hook)) == [0, 1]
-
-
 def test_8_a_schedule_without_repeat_ends_with_the_first_epoch(tmp_path):
     schedule = {"wait": 1, "warmup": 1, "active": 2}
     done = trained(tmp_path, ProfilerHook(by_epoch=True, schedule=schedule))
@@ -439,17 +420,16 @@ def test_9_a_window_cut_short_has_no_step_that_never_was(tmp_path):
 
 
 @pytest.mark.filterwarnings(*LOADING)
-@pytest.mark.parametrize("times", [3, 6])
-def test_10_resumed_training_is_profiled_from_its_resumption(tmp_path, monkeypatch, times):
+def test_10_resumed_training_is_profiled_from_its_resumption(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     checkpoint = {"checkpoint": {"type": "CheckpointHook", "interval": 4, "by_epoch": False}}
     trained(tmp_path, default_hooks=checkpoint, train_cfg={"by_epoch": False, "max_iters": 4})
     time.sleep(1.1)  # mmengine names log folders by the second
     path = tmp_path / "trace.json"
-    hook = ProfilerHook(by_epoch=False, profile_times=times, json_trace_path=str(path))
+    hook = ProfilerHook(by_epoch=False, profile_times=6, json_trace_path=str(path))
     done = trained(tmp_path, hook, resume=True, train_cfg={"by_epoch": False, "max_iters": 12})
-    assert recorded(done) == list(range(4, 4 + times))
-    assert set(marks(path)) >= set(range(4, 4 + times))
+    assert recorded(done) == list(range(4, 10))
+    assert set(marks(path)) >= set(range(4, 10))
 
 
 def test_11_recording_starts_with_the_first_iteration(tmp_path):
@@ -463,13 +443,6 @@ def test_11_recording_starts_with_the_first_iteration(tmp_path):
     assert recorded(trained(tmp_path, Look(), ProfilerHook(by_epoch=True))) == list(range(8))
 
 
-def test_12_validation_between_iterations_is_named(tmp_path):
-    loop = {"by_epoch": False, "max_iters": 8, "val_interval": 2}
-    done = trained(tmp_path, ProfilerHook(by_epoch=True), train_cfg=loop, **validation())
-    found = {int(row["step"]): row["validation_ms"] for row in rows(windows(done)[0])}
-    assert {step for step, time in found.items() if time} == {2, 4, 6}
-
-
 def test_13_early_stopping_keeps_the_recording(tmp_path):
     class Stop(Hook):
         def after_val_epoch(self, runner, metrics):
@@ -480,12 +453,6 @@ def test_13_early_stopping_keeps_the_recording(tmp_path):
     assert recorded(trained(tmp_path, Stop(), hook, train_cfg=loop, **validation())) == [0, 1, 2, 3]
 
 
-def test_14_accumulating_gradients_steps_by_iteration(tmp_path):
-    update = {"optimizer": {"type": "SGD", "lr": 0.01}, "accumulative_counts": 3}
-    done = trained(tmp_path, ProfilerHook(by_epoch=False, profile_times=6), optim_wrapper=update)
-    assert [int(row["step"]) for row in rows(windows(done)[0]) if row["optimizer_ms"]] == [2, 5]
-
-
 def test_16_of_two_hooks_the_second_steps_back(tmp_path, caplog):
     hooks = [ProfilerHook(by_epoch=False, profile_times=3), ProfilerHook(by_epoch=False, profile_times=5)]
     done = trained(tmp_path, *hooks)
@@ -493,21 +460,8 @@ def test_16_of_two_hooks_the_second_steps_back(tmp_path, caplog):
     assert "another profiler is recording" in caplog.text
 
 
-def test_17_schedule_can_be_text_and_errors_name_the_text():
-    assert ProfilerHook(schedule="wait=1 warmup=1 active=1").profiler.step_num == 0
-    with pytest.raises(OptionError, match="did you mean active"):
-        ProfilerHook(schedule={"wait": 1, "warmup": 1, "activ": 1})
-
-
 def test_18_stacks_are_small(tmp_path):
     done = trained(tmp_path, ProfilerHook(by_epoch=False, profile_times=4, with_stack=True))
     (window,) = windows(done)
     assert (window / "rank0.stacks.folded").stat().st_size
     assert sum(path.stat().st_size for path in window.iterdir()) < 5_000_000
-
-
-def test_20_a_flexible_runner_works(tmp_path):
-    cfg = settings(tmp_path, ProfilerHook(by_epoch=False, profile_times=4), env_cfg={}, randomness={"seed": None})
-    made = FlexibleRunner(**cfg, strategy={"type": "SingleDeviceStrategy"})
-    made.train()
-    assert recorded(made) == [0, 1, 2, 3]
