@@ -344,6 +344,17 @@ def test_title_and_gain_are_for_the_same_step(idle_ms, tmp_path):
     assert back["title"] == row["title"]
 
 
+def test_finding_outside_of_waits_is_at_most_its_part_of_an_unprofiled_step(tmp_path):
+    """CPU contention made the profiled step long. A step of 11 ms that waits 8 ms has 3 ms for everything else."""
+    (row,) = msgspec.to_builtins(findings.find(WHOLE, trace_of(tmp_path, half_named(60))))
+    assert row["rest_ms"] == 100
+    (found,) = scale_to_unprofiled([row | {"overhead_share": 0.0}], 100.0, 11.0, 8.0)
+    assert found["gain_ms"] == pytest.approx(0.4 * 3)
+    assert found["values"]["unnamed_ms"]["value"] == pytest.approx(0.4 * 3)
+    (found,) = scale_to_unprofiled([row | {"overhead_share": 0.0, "rest_ms": None}], 100.0, 11.0, 8.0)
+    assert found["gain_ms"] == 11, "it may be a part of the wait"
+
+
 def test_recording_overhead_is_subtracted_from_gains():
     row = {"gain_ms": 40.0, "gain_percent": 40.0, "profiled_ms": 40.0, "overhead_share": 0.5, "evidence": ()}
     assert scale_to_unprofiled([row], 100.0, 60.0, None)[0]["gain_ms"] == pytest.approx(40 - 0.5 * 40)

@@ -394,7 +394,7 @@ def test_hanging_trial_ends_with_the_time_limit_and_changes_only_its_copy(tune, 
 def test_interrupt_prints_the_results_so_far_and_leaves_no_process(tmp_path):
     (tmp_path / "train.py").write_text(TRAINING.format(problem="", seconds=0.02))
     process = subprocess.Popen(
-        [sys.executable, "-m", "perfhooks", "tune", "train.py"],
+        [sys.executable, "-m", "perfhooks", "tune", "--all", "train.py"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     while len(_trainings(tmp_path)) < 2:

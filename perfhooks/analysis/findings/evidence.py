@@ -10,9 +10,10 @@ import numpy as np
 import polars as pl
 
 from perfhooks.analysis.findings import frameworks, texts
-from perfhooks.analysis.findings.finding import Finding, basis, unprofiled_ratio
+from perfhooks.analysis.findings.finding import Finding, basis, rest_ratio, unprofiled_ratio
 from perfhooks.analysis.findings.texts import EvidenceLine, FindingText, RuleTexts
 from perfhooks.analysis.findings.window_steps import WindowSteps
+from perfhooks.core import labels
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import attribution, devices, stages
 from perfhooks.trace.names.origins import Origin
@@ -110,6 +111,12 @@ class Evidence(WindowSteps):
     @property
     def recording_ms(self) -> float:
         return max(self.step_ms - self.unprofiled_ms, 0.0)
+
+    def _rest_ms(self, of: Intervals) -> float | None:
+        """Return the step without its wait for data, in ms; None if intervals overlap this wait."""
+        waits = intervals.intersect(of, parts.of_thread(self.trace, self.thread)[labels.DATA])
+        is_outside = self.per_step(waits) <= NOTABLE * self.per_step(of)
+        return max(self.step_ms - self.mean("data_ms"), 0.0) if is_outside else None
 
     def overhead_share(self, gain_ms: float, of: Intervals | None) -> float:
         length = 0.0 if of is None else self.per_step(of)
@@ -336,6 +343,7 @@ class Evidence(WindowSteps):
         if is_bound and bound_ms is not None:
             profiled_ms, estimate = bound_ms, str(texts.shared("bound"))
         cpu_wait, most_ms = self.circumstances.queued or 0.0, None
+        rest_ms = None if of is None else self._rest_ms(of)
         affected_ms = profiled_ms if bound_ms is None else bound_ms
         if profiled_ms is not None and affected_ms is not None:
             if self.is_start:
@@ -343,7 +351,9 @@ class Evidence(WindowSteps):
             share = self.overhead_share(profiled_ms, of)
             if self.is_busy and of is not None:
                 share = max(share, self.share(profiled_ms))
+            data_ms = self.capture.cost.idle_data_ms if self.are_numbered else None
             ratio = unprofiled_ratio(profiled_ms, share, self.step_ms, self.unprofiled_ms)
+            ratio = min(ratio, rest_ratio(rest_ms, self.unprofiled_ms, data_ms))
             gain_ms, most_ms = profiled_ms * ratio, min(affected_ms * ratio, self.unprofiled_ms)
             if wait_ms is None and affected_ms:
                 times = most_ms / affected_ms
@@ -367,6 +377,7 @@ class Evidence(WindowSteps):
             wait_ms=wait_ms,
             wait_share=wait_share,
             affected_ms=affected_ms,
+            rest_ms=rest_ms,
             most_ms=most_ms,
             basis=basis_text,
         )

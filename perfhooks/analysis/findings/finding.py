@@ -70,6 +70,8 @@ class Finding:
     wait_ms: float | None = None
     """Wait for data in ms of a profiled step, while no device works."""
     wait_share: float = 1.0
+    rest_ms: float | None = None
+    """Profiled step without its wait for data, in ms, if the affected time lies in it."""
     affected_ms: float | None = None
     """Time in ms of a profiled step that the fix affects."""
     most_ms: float | None = None
@@ -140,6 +142,14 @@ def unprofiled_ratio(profiled_ms: float, overhead_share: float, profiled_step_ms
     return min(max(profiled_ms * slower - overhead_share * added, 0.0), step_ms) / profiled_ms
 
 
+def rest_ratio(rest_ms: float | None, step_ms: float, data_ms: float | None) -> float:
+    """Return the ratio of an unprofiled to a profiled step, both without waits for data; infinite if unknown.
+
+    It limits findings outside of these waits, so that they do not exceed their part of the step.
+    """
+    return math.inf if not rest_ms or data_ms is None else max(step_ms - data_ms, 0.0) / rest_ms
+
+
 def scaled_title(rule: str, version: str, values: Mapping[str, Value], ratio: float) -> dict[str, Any]:
     """Return the title and values with scaled times; empty for a plugin's rule."""
     if not (texts.FOLDER / f"{rule}.toml").exists():
@@ -190,6 +200,7 @@ def scale_to_unprofiled(
         else:
             overhead_share = row.get("overhead_share", 0.0)
             ratio = unprofiled_ratio(profiled_ms, overhead_share, profiled_step_ms, step_ms)
+            ratio = min(ratio, rest_ratio(row.get("rest_ms"), step_ms, data_ms))
             saved, most_ms = profiled_ms * ratio, min((row.get("affected_ms") or 0.0) * ratio, step_ms)
             if row.get("most_ms"):
                 values = msgspec.convert(row["values"], dict[str, Value])
