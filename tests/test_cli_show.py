@@ -411,10 +411,13 @@ def test_names_that_the_terminal_cannot_show_are_no_error(tmp_path):
 
 def test_findings_are_sentences_with_gains():
     row = {"title": ["It waits."], "gain_ms": [5.0], "gain_percent": [25.0], "advice": ["Do [this]."]}
+    row |= {"evidence": ["twice; main (train.py:7) requests it"], "code": ["first()\n    second()"]}
     assert [line.rstrip() for line in drawn({"findings": pl.DataFrame(row)}).splitlines()] == [
         "findings with fixes, largest estimated gain first",
-        "1. It waits. (gain: about 5 ms, 25% of a step)",
+        "1. It waits. train.py:7 (gain: about 5 ms, 25% of a step)",
         "   Do [this].",
+        "      first()",
+        "          second()",
     ]
 
 
