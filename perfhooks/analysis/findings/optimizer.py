@@ -61,12 +61,13 @@ def optimizer_loop(window: Evidence) -> Iterator[Finding]:
     text = window.texts(
         "optimizer-loop", "on-device" if on_device else "", optimizer=name, update_ms=update_ms, saving=ratio
     )
+    all_ops = window.outermost(_within(window, window.trace.rows(Kind.OP), update_spans))
     yield from window.finding(
         text,
         gain,
         is_measured=not on_device,
         bound_ms=min(update_ms, window.device_limit_ms if on_device else window.host_limit_ms),
-        evidence=[text("operators", count=len(ops) / max(len(updates), 1)), *window.by_name(ops)],
+        evidence=[text("operators", count=len(ops) / max(len(updates), 1)), *window.by_name(all_ops)],
         of=update_spans,
     )
 
