@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import select
 import struct
 import subprocess
@@ -62,3 +63,8 @@ class Terminal:
         self.process.wait()
         os.close(self.ours)
         os.close(self.theirs)
+
+
+def steps_of_mean(first, last):
+    """Return the pattern of the steps that a line averages: those of a window, without outliers by a busy machine."""
+    return re.compile(rf"\bsteps? ({'|'.join(map(str, range(first, last + 1)))})\b[-\d]*( without [\d and]+)?: ")

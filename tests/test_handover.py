@@ -7,7 +7,6 @@ import io
 import json
 import logging
 import os
-import re
 import sys
 import tempfile
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from terminal import steps_of_mean
 
 from perfhooks import Profiler
 from perfhooks.core.guard import enable_console_log, logger
@@ -61,7 +61,7 @@ def test_finished_window_is_one_log_line_with_its_folder(caplog):
         loop(prof, 6)
         assert prof.wait(60)
     (said,) = [each for each in caplog.messages if " -> " in each]
-    assert re.search(r"steps 2-3: [\d.]+ .?s", said), said
+    assert steps_of_mean(2, 3).search(said), said
 
 
 def test_incomplete_trace_of_the_recorder_is_no_trace(monkeypatch, caplog):

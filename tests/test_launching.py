@@ -21,6 +21,7 @@ from unittest import mock
 import pytest
 import warm
 from finished_runs import windows_of
+from terminal import steps_of_mean
 from typer.testing import CliRunner
 
 from perfhooks.cli import app
@@ -123,16 +124,16 @@ def test_run_writes_a_window_and_a_report_and_one_line(launched):
     assert [row["step"] for row in rows(folder / "perf/it/train-000005-000008/rank0.steps.csv")] == ["5", "6", "7", "8"]
     assert sum("recorded -> " in line for line in ours(err)) <= 1, "the log names a window once, and not at the end"
     first, *others = summary(err)
-    assert "profiled steps 5-8: " in first
+    assert steps_of_mean(5, 8).search(first)
     assert others[-1] == f"  report: {folder / 'perf/it/report.html'}"
 
 
 def test_run_file_names_the_event_that_ends_a_step(launched):
-    """Sixteen updates for sixteen fetches of training, sixteen of validation and four at the ends of loaders."""
+    """Sixteen updates for sixteen fetches of training and four at the ends of loaders, without those of validations."""
     folder, _ = launched
     said = json.loads((folder / "perf/it/run.json").read_text())["steps_by"]
     assert (said["what"], said["updates"]) == ("loader", 1.0)
-    assert 2.0 <= said["fetches"] <= 2.3
+    assert 1.0 <= said["fetches"] <= 1.3
     page = json.loads((folder / "perf/it/report.json").read_text())
     assert page["run"]["steps_by"]["what"] == "loader"
     assert "imports" in page["startup"]["phase"]

@@ -211,9 +211,9 @@ def test_fuzzer_take_gives_sets_of_inputs():
 @pytest.mark.parametrize(
     ("calls", "options", "sentence"),
     [
-        ({}, {}, "calls must be"),
+        ({}, {}, "calls must map"),
         ([len, print], {}, "calls must map names to functions or statements"),
-        ({"a": 1}, {}, "calls must be"),
+        ({"a": 1}, {}, "calls must map"),
         ({"a": print}, {"seconds": 0}, "must be"),
         ({"a": print}, {"tolerance": 2}, "must be"),
         ({"a": print}, {"threads": 0}, "threads must be"),
@@ -223,7 +223,7 @@ def test_fuzzer_take_gives_sets_of_inputs():
         ({"a": print}, {"inputs": [[torch.ones(2)], [torch.zeros(2)]]}, "need names"),
         ({"a": print}, {"inputs": [[1]], "args": [1]}, "one or the other"),
         ({"a": print}, {"setup": "x = 1"}, "need statements"),
-        ({"a": "x"}, {"args": [1]}, "by name"),
+        ({"a": "x"}, {"args": [1]}, "named inputs"),
         ({"a": "x ="}, {}, "stmt must be Python"),
         ({"a": "x"}, {"setup": "x ="}, "setup must be Python"),
     ],

@@ -212,7 +212,9 @@ def test_report_draws_worker_time_and_the_plan(looked_at: Path) -> None:
         assert set(chromium.run(rows.format("workers"))) >= set(table["function"].head(3))
         assert chromium.run(rows.format("plan"))[:2] == ["1", "2"]
         (lead,) = chromium.run("[...document.querySelectorAll('#plan .lead')].map(each => each.textContent)")
-        assert lead == json.loads((looked_at / "rank0.page.json").read_text())["plan"]["summary"]
+        windows = json.loads((looked_at.parent / "report.json").read_text())["windows"]
+        (window,) = (window for window in windows if window["name"] == looked_at.name)
+        assert lead == window["details"]["0"]["plan"]["summary"]
         chromium.run("document.querySelector('#flame button[data-key=workers]').click()")
         drawn = chromium.run("[...document.querySelectorAll('#flame .frame')].map(each => each.textContent)")
         assert any("planted_loader.py" in text for text in drawn), drawn
