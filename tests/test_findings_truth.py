@@ -1,5 +1,6 @@
 """What a page may say: no green light over a dark room, and no gain beyond what a step takes when nobody records."""
 
+import re
 from dataclasses import replace
 
 import msgspec
@@ -10,7 +11,8 @@ from perfhooks import testing
 from perfhooks.analysis import findings
 from perfhooks.analysis.findings.finding import scale_to_unprofiled
 from perfhooks.core import words
-from perfhooks.report.page import window_data
+from perfhooks.report.page import run_data, window_data
+from perfhooks.report.page.data import WindowData
 from perfhooks.run.capture import Capture, Cost
 from perfhooks.run.circumstances import Circumstances, Loader
 from perfhooks.run.loader.workers import LoaderWorker
@@ -331,6 +333,24 @@ def test_findings_use_unprofiled_steps_that_follow_later(tmp_path):
     assert sum("own clock" in line["text"] for line in again["evidence"]) == 1
     (found,) = scale_to_unprofiled([row], 100.0, 50.0, None)
     assert found["title"] == "The step waits 20 ms for data, 40% of its time.", "without waits of unprofiled steps"
+
+
+@pytest.mark.parametrize("cpus", [2, 3, 16])
+@pytest.mark.parametrize(("step_ms", "data_ms"), [(60.0, 50.0), (60.0, 20.0), (200.0, 150.0)])
+def test_report_advises_workers_as_if_the_present_step_time_was_known_at_the_window(tmp_path, cpus, step_ms, data_ms):
+    trace = trace_of(tmp_path, loading(40))
+    early = replace(WHOLE, circumstances=Circumstances(cores=cpus, ranks=1, threads=1))
+    present = replace(early, cost=Cost(idle_step_ms=step_ms, idle_data_ms=data_ms))
+    stored = msgspec.to_builtins(msgspec.convert(window_data.reduce(early, trace), WindowData))
+    report = run_data._rate_unprofiled(stored, present)
+    (row,) = (row for row in report["findings"]["rows"] if row["rule"] == "waiting-for-data")
+    expected = found(present, trace)["waiting-for-data"]
+    assert (row["title"], row["advice"], row["code"]) == (expected.title, expected.advice, expected.code)
+    assert (row["is_bound"], row["gain_ms"]) == (expected.is_bound, pytest.approx(expected.gain_ms))
+    if "plan" in report:
+        rows = report["plan"]["rows"]
+        assert rows["step_ms"][0] == pytest.approx(step_ms, rel=1e-3)
+        assert rows["workers"][rows["note"].index("advised")] == int(re.search(r"num_workers=(\d+)", row["code"])[1])
 
 
 @pytest.mark.parametrize("idle_ms", [60.0, 100.0, 150.0])

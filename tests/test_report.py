@@ -130,7 +130,7 @@ def test_plan_without_a_change_is_hidden(trace, monkeypatch, workers, is_shown):
     assert plan.is_larger == is_shown
     monkeypatch.setattr("perfhooks.analysis.findings.data.LoaderUse.shown_plan", lambda *_: plan)
     summary = window_data.reduce(Capture(), trace)
-    assert ("plan" in run_data._add_plan(summary, Capture())) == is_shown
+    assert ("plan" in run_data._rate_unprofiled(summary, Capture())) == is_shown
 
 
 def test_values_that_a_trace_lacks_are_absent(tmp_path):

@@ -86,7 +86,7 @@ def from_trace(path: Path, *, communication: str | None = None) -> dict[str, Any
     trace = perfhooks.trace.read(path, communication=communication)
     stage = stages.shown(trace)
     described = headline.described(Capture(rank=trace.rank or 0, stage=stage, last=0), trace)
-    details = _add_plan(window_data.reduce(described, trace), described)
+    details = _rate_unprofiled(window_data.reduce(described, trace), described)
     numbers = [step for step in details.get("steps", {}).get("rows", {}).get("step", []) if step is not None]
     first, last = min(numbers, default=0), max(numbers, default=0)
     capture = replace(described, headline="", first=first, last=last, reached=last)
@@ -171,23 +171,30 @@ def _window(window: FinishedWindow, shown: dict[Place, dict[str, Any]], explanat
 
 
 def _rate_unprofiled(summary: dict[str, Any], capture: Capture) -> dict[str, Any]:
-    cost, findings, summary = capture.cost, summary.get("findings"), _add_plan(summary, capture)
+    use = summary.get("loader_use") and msgspec.convert(summary["loader_use"], LoaderUse)
+    cost, findings, summary = capture.cost, summary.get("findings"), _add_plan(summary, use, capture)
     if not findings or not findings.get("step_ms") or not cost.idle_step_ms:
         return summary
     rows = scale_to_unprofiled(findings["rows"], findings["step_ms"], cost.idle_step_ms, cost.idle_data_ms)
     doubtful = {UNNAMED} if findings["step_ms"] >= LARGE * cost.idle_step_ms else set()
     doubtful |= set() if cost.is_large else {OVERHEAD}
-    if use := summary.get("loader_use"):
-        text, _ = msgspec.convert(use, LoaderUse).advise(capture)
-        advice = {"advice": text.fix, "code": text.code}
-        rows = [row | advice if row["rule"] == WAITING else row for row in rows]
     rows = [row for row in rows if row.get("rule") not in doubtful]
+    if use:
+        rows = [row | _advise(row, use, capture) if row["rule"] == WAITING else row for row in rows]
     return summary | {"findings": findings | {"rows": ordered(rows)}}
 
 
-def _add_plan(summary: dict[str, Any], capture: Capture) -> dict[str, Any]:
-    use = summary.get("loader_use")
-    plan = use and msgspec.convert(use, LoaderUse).shown_plan(capture)
+def _advise(row: Mapping[str, Any], use: LoaderUse, capture: Capture) -> dict[str, Any]:
+    """Return advice and gain of a wait for data for the present unprofiled step, like the plan of workers."""
+    text, fix = use.advise(capture)
+    is_bound = row["is_bound"] or fix.remaining_ms is None
+    gain_ms = row["most_ms"] - (0.0 if is_bound else fix.remaining_ms)
+    gain = {"gain_ms": gain_ms, "gain_percent": 100 * gain_ms / capture.cost.idle_step_ms, "is_bound": is_bound}
+    return {"advice": text.fix, "code": text.code, **gain}
+
+
+def _add_plan(summary: dict[str, Any], use: LoaderUse | None, capture: Capture) -> dict[str, Any]:
+    plan = use and use.shown_plan(capture)
     if not plan or not (plan.is_larger or plan.ahead):
         return summary
     rows = json_values.columns(pl.DataFrame(plan.rows, schema=COLUMNS))
