@@ -41,6 +41,8 @@ _CALL, _BACKWARD, _UPDATE = range(3)
 """Kinds of events that can define a step. A later kind is stronger evidence."""
 _RECORDED: Final = ("record_shapes", "with_flops")
 """Recorder options for the first steps. Stacks and memory would exceed the budget."""
+_SHORTEST_S: Final = 0.1
+"""CPU time in s below which a recording without operators shows nothing."""
 
 
 class StartupRecorder:
@@ -52,6 +54,7 @@ class StartupRecorder:
         self._when_over = when_over
         self._lock = threading.RLock()
         self._until = 0.0
+        self._began = os.times()
         self._window: Window | None = None
         self.own_profilers: Collection[Closable] = ()
         """Profilers of an integration. Any other profiler means that the script profiles itself."""
@@ -188,7 +191,7 @@ class StartupRecorder:
         window.yield_recorder = self.end
         lifetime.watch(window)
         window.start()
-        self._until = time.monotonic() + 3
+        self._until, self._began = time.monotonic() + 3, os.times()
         self.is_recording = True
         if self.has_steps:
             calls.ignore_calls()
@@ -282,7 +285,7 @@ class StartupRecorder:
             window, self._window = self._window, None
             if window is None or not window.ready:
                 return None
-            if not self.has_steps and window.is_empty and _is_launcher():
+            if not self.has_steps and window.is_empty and not _has_computed(self._began):
                 self._forget_window(window)
                 return None
             lifetime.unwatch(window)
@@ -315,12 +318,16 @@ class StartupRecorder:
         return "train" if self._end > _CALL or self._has_passed_back or self._mode else "predict"
 
 
-def _is_launcher() -> bool:
+def _has_computed(since: os.times_result) -> bool:
     request = Request.current()
     if request is not None and any(note.parent == os.getpid() for note in notes.read(request.notes)):
-        return True
-    times = os.times()
-    return times.children_user + times.children_system > times.user + times.system
+        return False
+    own, of_children = (end - begin for begin, end in zip(_cpu_s(since), _cpu_s(os.times()), strict=True))
+    return own > max(of_children, _SHORTEST_S)
+
+
+def _cpu_s(times: os.times_result) -> tuple[float, float]:
+    return times.user + times.system, times.children_user + times.children_system
 
 
 def _is_in_loader() -> bool:
