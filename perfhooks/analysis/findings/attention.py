@@ -29,8 +29,6 @@ def written_out_attention(window: Evidence) -> Iterator[Finding]:
     GEMM and no activation between them. Additive attention, whose scores come from a ``tanh``, does not count.
     Attention with one query (known from recorded shapes) does not count either, because it has no matrix of scores. The
     time is that of all work launched from the first to the last GEMM, on a device if there is one.
-
-    The gain was not measured on a device, so it is an upper bound.
     """
     _, begin, end = _find_attention(window)
     if not len(begin):

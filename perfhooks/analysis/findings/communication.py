@@ -31,8 +31,6 @@ def exposed_communication(window: Evidence) -> Iterator[Finding]:
 
     Threshold: `MAJOR`, for ``exposed_comm_ms`` of the table of steps. The gain is at most the wait of the host for the
     device. If the host never waits, the gain is unknown, because the host may be slower than the device.
-
-    The gain was not measured.
     """
     table = window.collectives.filter(pl.col("exposed_ms") > 0)
     exposed = min(window.mean("exposed_comm_ms"), float(table["exposed_ms"].sum()) / max(window.count, 1))
@@ -85,8 +83,6 @@ def small_collectives(window: Evidence) -> Iterator[Finding]:
     layers that are split over ranks do not count: the next layer waits for each, so they cannot be joined.
 
     Thresholds: `SMALL_BYTES`, `MANY`, `evidence.NOTABLE`.
-
-    The gain was not measured.
     """
     is_small, is_exposed = pl.col("bytes") < SMALL_BYTES, pl.col("exposed_ms") > 0
     if window.tables.steps["stage"].first() == stages.TRAIN and not _is_outside_backward(window):
@@ -116,8 +112,6 @@ def data_parallel(window: Evidence) -> Iterator[Finding]:
     """``DataParallel`` copies the model to every device in each step: broadcast, scatter and gather on several devices.
 
     Threshold: `NOTABLE`. ``DataParallel`` is detected by the operators of its autograd functions.
-
-    The gain was not measured.
     """
     trace = window.trace
     devices = intervals.distinct(device.devices(trace, trace.device_rows)) if window.is_device_traced else np.empty(0)

@@ -59,8 +59,6 @@ def left_uncompiled(window: Evidence) -> Iterator[Finding]:
     TorchDynamo's report of a compilation (`perfhooks.run.compilation.Graph.failed`) names the cause: its limit of
     compilations, or a line at which a graph cannot break, for example in a loop. The limit is
     ``torch._dynamo.config.recompile_limit``, by default 8 per function. torch 2.4 does not report it.
-
-    The gain was not measured, because it depends on the function.
     """
     graphs = [graph for graph in window.capture.compilation.graphs if graph.is_own]
     failed = {graph.function: graph for graph in graphs if graph.failed}

@@ -29,8 +29,6 @@ def only_copies(window: Evidence) -> Iterator[Finding]:
 
     The limit is the bus of the device by its datasheet (`perfhooks.trace.limits`). If all copies are within the device,
     the limit is the memory, which a copy both reads and writes. Copies between devices have an unknown link.
-
-    The gain was not measured.
     """
     trace = window.trace
     is_alone = not len(trace.rows(Kind.KERNEL)) and not len(device.launch_calls(trace))
@@ -86,8 +84,6 @@ def blocking_copies(window: Evidence) -> Iterator[Finding]:
 
     Thresholds: `STAGED_BYTES`, `evidence.NOTABLE`. ROCm traces do not distinguish pinned from pageable memory, so
     copies count there if their call waits for them.
-
-    The gain was not measured.
     """
     rows, trace = _unpinned(window), window.trace
     if not len(trace.rows(Kind.KERNEL)):
@@ -111,8 +107,6 @@ def held_by_copies(window: Evidence) -> Iterator[Finding]:
     time of other device work, of its gaps up to `device.LATENCY_NS`, and of `blocking_copies` does not count. A copy
     from or to unpinned memory makes the call wait. If the call must first allocate memory or touch new pages, the copy
     begins late, and the device is idle. Calls that wait for earlier, delayed work belong to `machine.shared_device`.
-
-    The gain was not measured.
     """
     trace = window.trace
     if not window.is_device_traced:

@@ -49,8 +49,6 @@ def launch_preparation(window: Evidence) -> Iterator[Finding]:
     Thresholds: `MAJOR`, `intervals.NEARLY_ALL`. Idle time counts if the launching thread ran operators, code between
     operators, or if nothing was recorded on it. Kernels of one template, or with names that differ only in numbers,
     count as one. The kernel is launched several times in a step, and in at most half of all launches.
-
-    The gain was not measured, because it depends on the preparation.
     """
     preparation = _find_preparation(window)
     if preparation is None:
@@ -132,8 +130,6 @@ def host_bound(window: Evidence) -> Iterator[Finding]:
     thread ran operators, code between operators or the launch, or if nothing was recorded on it. Gaps longer than 5 ms
     do not count. Measured profiler overhead is subtracted. If graphs are replayed, a few launches are enough for a
     finding. There is no finding while a graph is captured.
-
-    The gain was not measured.
     """
     trace = window.trace
     if not window.is_device_traced or captures.by_thread(trace):
@@ -176,8 +172,6 @@ def synchronisation(window: Evidence) -> Iterator[Finding]:
 
     Threshold: `evidence.NOTABLE`. Idle time counts if it begins during the wait and ends with the next work in the
     step, up to the length of the wait.
-
-    The gain was not measured.
     """
     waits = window.synchronisations.filter(pl.col("host_ms") > 0)
     if not waits.height or not window.is_device_traced:
@@ -211,8 +205,6 @@ def device_pauses(window: Evidence) -> Iterator[Finding]:
     Threshold: `MAJOR`. Idle time (`perfhooks.trace.tables.device_time`) in gaps of 5 ms or longer counts if the
     launching thread ran operators or code between operators. Idle time does not count if the thread waited for data or
     the device, validated, saved, allocated memory, or did one-time work.
-
-    The gain was not measured, because it depends on the work of the host in the pauses.
     """
     if not window.is_device_traced:
         return
@@ -271,8 +263,6 @@ def allocator_churn(window: Evidence) -> Iterator[Finding]:
     Threshold: `evidence.NOTABLE`. Without step marks, the recording may be the start of a program, so calls count from
     the first release of memory after 10% of all launches (`perfhooks.trace.nesting.starts.is_first`). There is no
     finding if one-time work takes most of the recording.
-
-    The gain was not measured.
     """
     rows = window.matching(runtime_calls.ALLOCATOR, Kind.RUNTIME)
     if not window.are_numbered:

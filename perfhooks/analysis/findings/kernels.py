@@ -84,8 +84,6 @@ def layout_conversions(window: Evidence) -> Iterator[Finding]:
 
     Threshold: `evidence.NOTABLE`. The names of the kernels are those of cuDNN and MIOpen. Tensor cores need the
     channels-last layout.
-
-    The gain was not measured.
     """
     rows = window.work_named(device_work.LAYOUT, Kind.KERNEL)
     time_ms = window.device_ms(rows)
@@ -126,8 +124,6 @@ def kernels_below_limit(window: Evidence) -> Iterator[Finding]:
     Kernels of unfused attention do not count, and kernels below 10 us, because constant overhead dominates them.
 
     Thresholds: `FAR`, `MAJOR`. The recorded shapes of the launching operators determine operations and bytes.
-
-    The gain was not measured, because it depends on the kernels that exist for these shapes.
     """
     trace, places = window.trace, window.work
     sums = rates.of_work(trace)
@@ -181,8 +177,6 @@ def fusable_chains(window: Evidence) -> Iterator[Finding]:
     Thresholds: `DOMINANT`, `intervals.MOST`. The kernels of a chain are adjacent on their stream. Kernels of the
     optimizer do not count. There is no finding if compiled code runs. A fused kernel reads and writes at least as much
     as the longest kernel of its chain, so the gain excludes the time of that kernel.
-
-    The gain was not measured and is an upper bound.
     """
     if window.share(window.mean("device_busy_ms")) < intervals.MOST or _is_compiled(window):
         return

@@ -68,8 +68,6 @@ def lowered_clock(window: Evidence) -> Iterator[Finding]:
     lowers its clock too, but then the clock is not the cause of the long step.
 
     The clocks are the counters in MHz of `perfhooks.trace.tables.counters`, over steps with samples.
-
-    The gain was not measured.
     """
     clocks = window.tables.counters.filter((pl.col("unit") == "MHz") & (pl.col("mean") > 0), pl.col("covered_ms") > 0)
     samples = clocks.drop_nulls("integral").join(window.steps.drop_nulls("step"), on="step")
@@ -112,8 +110,6 @@ def shared_device(window: Evidence) -> Iterator[Finding]:
     Thresholds: `LATE_NS`, `evidence.NOTABLE`, for idle time of the cause ``launched, not started``. Graphs do
     not count, because they may need time to begin. There is no finding if host functions, or waits that an NPU does
     not record, may delay streams, or if the trace has only some of the kernels.
-
-    The gain was not measured.
     """
     trace, gaps = window.trace, window.idle
     if not window.is_device_traced or _may_wait_unrecorded(window):

@@ -50,8 +50,6 @@ def float32_products(window: Evidence) -> Iterator[Finding]:
     Threshold: `HEAVY`. Kernels are detected by name, on NVIDIA devices with tensor cores. If other GEMMs or
     convolutions run as TF32, or an operator allows it, TF32 is on. Then the library chose these kernels itself, and
     there is no finding. Products that are bound by memory do not count.
-
-    The gain was not measured.
     """
     if window.gpu is None or window.gpu[1] < Capability.VOLTA:
         return
@@ -153,8 +151,6 @@ def unaligned_products(window: Evidence) -> Iterator[Finding]:
     Threshold: `HEAVY`. Names of CUTLASS kernels have the number of elements per load (``align1``). By NVIDIA's "Matrix
     Multiplication Background User's Guide", GEMMs are fastest if dimensions are multiples of 16 bytes. The sizes come
     from the launching operators; ``record_shapes`` records them.
-
-    The gain was not measured.
     """
     rows = window.work_named(device_work.UNALIGNED, Kind.KERNEL)
     rows = rows[~np.isin(rows, attention.unfused_work(window)) & ~np.isin(rows, _memory_bound(window))]
@@ -200,8 +196,6 @@ def weight_bound_products(window: Evidence) -> Iterator[Finding]:
     the bytes are the weight, and the kernel reaches 30% of the limit or more. Without shapes, GEMVs are detected by
     kernel names. Batched products do not count, because they have no weights. Products of the backward pass do not
     count, because their second factor may be an input.
-
-    The gain was not measured.
     """
     rows = _weight_bound(window)
     time_ms = window.device_ms(rows)
@@ -248,8 +242,6 @@ def own_products(window: Evidence) -> Iterator[Finding]:
 
     Threshold: `MAJOR`. No library operator launched the kernels, and no library uses their plain names (for example
     from C or Triton). Kernels of a replayed graph do not count, because their launching operator is unknown.
-
-    The gain was not measured, because it depends on the custom kernels.
     """
     trace = window.trace
     rows, launch = trace.device_rows[window.work], trace.launches[window.work]

@@ -83,8 +83,6 @@ def validation_in_steps(work: Rare) -> Iterator[Finding]:
     Threshold: `MAJOR`, for the validation times of the run in ``rank0.rare.csv``. Integrations know when their
     framework validates. ``perfhooks run`` treats each pass over a DataLoader without an update or a backward pass as a
     validation. Other programs mark a validation with the label ``validation``.
-
-    The gain was not measured: half as many validations take half of the time.
     """
     if work.share >= MAJOR:
         yield from work.finding("validation-in-steps")

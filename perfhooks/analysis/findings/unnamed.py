@@ -24,8 +24,6 @@ def unnamed_time(window: Evidence) -> Iterator[Finding]:
     Inference steps have no named parts, so they do not count. If a profiled step takes at least 1.5 times as long as an
     unprofiled one, this time may be profiler overhead. If the training waited for CPUs, the step with the smallest
     share counts, because waits for a CPU hit single steps.
-
-    The gain was not measured, because it depends on that code.
     """
     is_recorder = window.step_ms >= LARGE * window.unprofiled_ms and not window.capture.explains
     if _unnamed_share(window) <= 1 - MOST or not window.mean("backward_ms") or is_recorder:
