@@ -189,6 +189,14 @@ def test_line_begins_with_the_typical_unprofiled_step(cost, queued, said):
     assert replace(capture, circumstances=Circumstances(queued=queued)).line == said
 
 
+def test_each_part_in_a_line_belongs_to_one_step_time():
+    headline = "steps 0-1: 100 ms, 9% waiting for data, 40% backward"
+    far = Capture(headline=headline, last=1, cost=Cost(idle_step_ms=160, idle_data_ms=40, recorded_step_ms=100))
+    assert far.line == f"step 160 ms, 25% waiting for data (profiled {headline})"
+    near = replace(far, cost=Cost(idle_step_ms=98, idle_data_ms=40, recorded_step_ms=100))
+    assert near.line == "step 98 ms (profiled steps 0-1: 100 ms), 9% waiting for data, 40% backward"
+
+
 def test_recording_without_steps_has_no_unprofiled_step():
     capture = Capture(headline="from start to stop", last=None, cost=Cost(idle_step_ms=1, recorded_step_ms=100))
     assert capture.line == "from start to stop"

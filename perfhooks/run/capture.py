@@ -134,6 +134,7 @@ class Capture:
             step = f"step {words.ms(cost.idle_step_ms)}"
             if self.is_far and cost.idle_data_ms is not None:
                 step += f", {words.share(cost.idle_data_ms / cost.idle_step_ms)} waiting for data"
+                recorded, parts = line, []
             line = ", ".join([f"{step} (profiled {recorded})", *parts])
         return f"{line}. Warning: {self._warning}" if line and self._warning else line
 
