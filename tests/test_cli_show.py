@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 from twins import TRACES
 
+import perfhooks
 from perfhooks import testing
 from perfhooks.cli import app
 from perfhooks.cli.actions import capture, output, show
@@ -150,27 +151,22 @@ def run_folder(tmp_path, trace):
     return folder
 
 
-def test_a_run_shows_the_steps_of_all_windows_and_ranks(run, run_folder):
-    rows = as_csv(run(run_folder)[1])
-    assert len(rows) == 8
-    assert {(row["window"], row["rank"]) for row in rows} == {
-        (f"train-000{first}12-000{first}14", rank) for first in (0, 1) for rank in "01"
-    }
-
-
-def test_other_tables_of_a_run_come_from_its_last_window(run, run_folder):
-    rows = as_csv(run(run_folder, "-t", "kernels")[1])
-    assert {(row["window"], row["rank"]) for row in rows} == {("train-000112-000114", rank) for rank in "01"}
-
-
-def test_table_of_one_window_has_no_window_column(run, run_folder):
-    rows = as_csv(run(run_folder / "train-000012-000014", "-t", "kernels")[1])
-    assert {row["rank"] for row in rows} == {"0", "1"}
-    assert "window" not in rows[0]
-
-
-def test_a_folder_of_runs_shows_the_latest(run, run_folder):
-    assert len(as_csv(run(run_folder.parent)[1])) == 8
+@pytest.mark.parametrize(
+    ("target", "table", "windows"),
+    [
+        ("perf/run-1", "steps", (0, 0, 1, 1)),  # two steps of each window
+        ("perf", "steps", (0, 0, 1, 1)),  # a folder of runs, of which the last is shown
+        ("perf/run-1", "kernels", (1, 1, 1)),
+        ("perf/run-1/train-000012-000014", "kernels", (None, None, None)),
+    ],
+)
+def test_tables_of_a_run_name_windows_and_ranks(run, run_folder, target, table, windows):
+    """Steps are those of all windows, other tables those of the last one."""
+    rows = as_csv(run(run_folder.parents[1] / target, "-t", table)[1])
+    shown = [None if window is None else f"train-000{window}12-000{window}14" for window in windows for _ in "01"]
+    assert sorted((row.get("window"), row["rank"]) for row in rows) == sorted(
+        zip(shown, "01" * len(windows), strict=True)
+    )
 
 
 def test_an_unfinished_window_is_read_from_its_spool(run, tmp_path):
@@ -205,6 +201,8 @@ def test_a_folder_of_torchs_own_handler_is_read(run, tmp_path):
         (["{folder}"], "empty.json is empty"),
         (["{folder}/text.json"], "is no trace"),
         (["{folder}/empty.json"], "is empty"),
+        (["{tmp}/window/train-000012-000014"], "its windows have no trace"),
+        (["{tmp}/newer"], "newer"),
         (["{trace}", "-t", "stepz"], "got 'stepz'; did you mean 'steps'?"),
         (["{trace}", "-t", "steps", "--by", "shapes"], "not for 'steps', got 'shapes'"),
         (["{trace}", "-t", "stacks", "--by", "host", "--by", "device"], "by must be one of"),
@@ -218,7 +216,10 @@ def test_errors_are_one_line(run, tmp_path, trace, arguments, message):
     folder.mkdir()
     (folder / "text.json").write_text("no trace\nat all")
     (folder / "empty.json").write_text("")
-    code, text, errors = run(*(each.format(folder=folder, trace=trace) for each in arguments))
+    place(tmp_path / "window" / "train-000012-000014")
+    (tmp_path / "newer").mkdir()
+    publish_json(tmp_path / "newer" / "run.json", {"format": 99})
+    code, text, errors = run(*(each.format(folder=folder, tmp=tmp_path, trace=trace) for each in arguments))
     assert (code, text) == (2, "")
     assert message in errors
     assert errors.startswith("perfhooks: ")
@@ -232,18 +233,6 @@ def test_folder_of_perfetto_traces_reports_how_to_write_json(run, tmp_path, verb
     assert (code, text, errors.count("\n")) == (2, "", 1)
     assert "rank0.pftrace has Perfetto's format (.pftrace), which perfhooks does not read" in errors
     assert "export to a name that ends in .json" in errors
-
-
-def test_run_without_traces_is_reported(run, tmp_path):
-    place(tmp_path / "train-000012-000014")
-    code, _, errors = run(tmp_path / "train-000012-000014")
-    assert (code, "its windows have no trace" in errors) == (2, True)
-
-
-def test_run_of_a_newer_perfhooks_is_reported(run, tmp_path):
-    publish_json(tmp_path / "run.json", {"format": 99})
-    code, _, errors = run(tmp_path)
-    assert (code, "newer" in errors) == (2, True)
 
 
 def test_a_torn_trace_is_shown_with_its_doubt(run, tmp_path, trace):
@@ -262,63 +251,56 @@ def drawn(tables, width=100, limit=None):
     return page.getvalue()
 
 
-def test_a_line_is_free_between_two_tables():
-    frame = pl.DataFrame({"name": ["x"]})
-    alone = drawn({"one": frame})
-    assert drawn({"one": frame, "two": frame}) == f"{alone}\n{alone.replace('one', 'two')}"
+NAMES = pl.DataFrame({"name": [str(number) for number in range(30)]})
+LONG_NAMES = pl.DataFrame({"name": ["x" * 80, "y"], "a_ms": [1.5, 20000.0], "b_ms": [None, 2.0], "c": [3, 4]})
+ONE_DOUBT = {"severity": ["error"], "name": ["cut-off"], "count": [1], "text": ["it [ends]"], "first": ["1 ms: x"]}
+DOUBT = {"severity": "info", "name": "no-steps", "count": 1, "text": "no marks", "first": ""}
+FINDING = {"title": "It waits.", "gain_ms": 5.0, "gain_percent": 25.0, "advice": "Do [this]."}
+FINDING |= {"evidence": "twice; main (train.py:7) requests it", "code": "first()\n    second()"}
+NO_GAIN = {"gain_ms": None, "gain_percent": None}
+RANKS = [
+    {"rank": 3, "ranks": "3", "title": "Rank 3 computes longer.", **NO_GAIN, "advice": "Check it."},
+    {"rank": 0, "ranks": "0-2", "title": "It waits.", **NO_GAIN, "advice": "Do this."},
+]
+TEXTS = {name: [name * 20] for name in ("name", "kind", "stack")} | {f"t{n}_ms": [12.345] for n in range(3)}
+DRAWN = {
+    "two tables": ({"one": NAMES[:1], "two": NAMES[:1]}, 100, None),
+    "long names in 120 columns": ({"kernels": LONG_NAMES}, 120, None),
+    "long names in 40 columns": ({"kernels": LONG_NAMES}, 40, None),
+    "long names in 34 columns": ({"kernels": LONG_NAMES}, 34, None),
+    "many columns of few steps": ({"steps": pl.DataFrame({f"part_{n}_ms": [1.0, 2.0] for n in range(20)})}, 60, None),
+    "a long stack": ({"stacks": pl.DataFrame({"self_ms": [1.0], "stack": ["a;" * 100 + "leaf"]})}, 40, None),
+    "three long texts": ({"operators": pl.DataFrame(TEXTS)}, 80, None),
+    "30 rows": ({"operators": NAMES}, 100, None),
+    "30 rows of two tables": ({"operators": NAMES, "kernels": NAMES}, 100, None),
+    "30 rows, limit 3": ({"operators": NAMES}, 100, 3),
+    "30 rows, limit 0": ({"operators": NAMES}, 100, 0),
+    "no rows": (dict.fromkeys(("copies", *terminal_tables.NOTHING), NAMES[:0]), 100, None),
+    "a doubt": ({"checks": pl.DataFrame(ONE_DOUBT)}, 100, None),
+    "doubts of ranks": (
+        {"checks": pl.DataFrame([DOUBT | {"rank": rank} for rank in range(3)] + [DOUBT | {"name": "cut", "rank": 2}])},
+        *(100, None),
+    ),
+    "a finding": ({"findings": pl.DataFrame([FINDING])}, 100, None),
+    "findings of ranks": ({"findings": pl.DataFrame(RANKS)}, 100, None),
+}
+"""Tables, and the width and the limit of rows with which a person sees them."""
 
 
-def test_number_columns_are_omitted_before_a_line_breaks():
-    frame = pl.DataFrame({"name": ["x" * 80, "y"], "a_ms": [1.5, 20000.0], "b_ms": [None, 2.0], "c": [3, 4]})
-    wide, narrow, tiny = (drawn({"kernels": frame}, width) for width in (120, 40, 34))
-    assert "no room" not in wide
-    assert f"{'x' * 80}  1.500" in wide
-    assert "20000" in wide
-    assert "…" in narrow
-    assert "no room for c:" in narrow
-    assert "no room for b_ms, c:" in tiny
-    for text in (wide, narrow):
-        assert len(text.splitlines()[1]) <= 120
-
-
-def test_a_wide_table_of_few_steps_is_turned():
-    frame = pl.DataFrame({f"part_{place}_ms": [1.0, 2.0] for place in range(20)})
-    lines = drawn({"steps": frame}, 60).splitlines()
-    assert lines[0] == "steps 2 rows, times in ms"
-    assert lines[1].split() == ["part", "0", "1.000", "2.000"]
-    assert len(lines) == 21
-
-
-def test_end_of_a_stack_is_shown():
-    text = drawn({"stacks": pl.DataFrame({"self_ms": [1.0], "stack": ["a;" * 100 + "leaf"]})}, 40)
-    assert "leaf" in text
-    assert "…" in text
-
-
-def test_omitted_columns_are_named():
-    frame = pl.DataFrame({"name": [str(number) for number in range(100)]})
-    assert "80 more rows: --limit 0 shows all" in drawn({"operators": frame})
-    assert "90 more rows" in drawn({"operators": frame, "kernels": frame})
-    assert "97 more rows" in drawn({"operators": frame}, limit=3)
-    assert "more rows" not in drawn({"operators": frame}, limit=0)
-
-
-def test_empty_tables_have_a_text():
-    assert drawn({"copies": pl.DataFrame({"name": []})}) == "copies: none in this trace\n"
-    assert drawn({"checks": pl.DataFrame({"name": []})}) == "checks: no doubts about the trace itself\n"
-
-
-def test_doubts_are_sentences():
-    row = {"severity": ["error"], "name": ["cut-off"], "count": [1], "text": ["it [ends]"], "first": ["1 ms: x"]}
-    assert drawn({"checks": pl.DataFrame(row)}).splitlines()[1] == "error cut-off: it [ends] (1 ms: x)"
+def test_drawn_tables_equal_the_golden_file(golden):
+    sections = []
+    for name, (tables, width, limit) in DRAWN.items():
+        lines = drawn(tables, width, limit).splitlines()
+        assert max(map(len, lines)) <= width
+        sections += [f"=== {name}", *map(str.rstrip, lines), ""]
+    golden("terminal_tables.txt", "\n".join(sections))
 
 
 @pytest.mark.parametrize("name", TRACES)
-@pytest.mark.parametrize("width", [40, 80, 200])
-def test_traces_of_any_dialect_fit_the_terminal(traces, name, width):
+def test_traces_of_any_dialect_fit_the_terminal(traces, name):
     found = show.tables(str(traces / f"{name}.json.gz"), show.TABLES)
-    lines = drawn(found, width).splitlines()
-    assert max(map(len, lines)) <= width
+    for width in (40, 80, 200):
+        assert max(map(len, drawn(found, width).splitlines())) <= width
 
 
 def test_recordings_of_real_machines_fit_the_terminal(recordings):
@@ -348,24 +330,27 @@ def test_terminal_gets_an_overview(trace):
 # --- as a command
 
 
-def command(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "perfhooks", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        **options,
-    )
+IMPORTS = """
+import sys
+import perfhooks.cli.verbs
+assert not {"torch", "polars", "numpy", "plotly"} & sys.modules.keys()
+from perfhooks.cli.app import main
+try:
+    main()
+finally:
+    assert "torch" not in sys.modules
+"""
 
 
 @pytest.mark.process
-def test_help_has_examples_and_imports_nothing_heavy():
-    assert "perfhooks show trace.json.gz" in command("show", "--help").stdout
-    heavy = {"torch", "polars", "numpy", "plotly"}
-    imports = f"import sys, perfhooks.cli.verbs; print({heavy!r} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", imports], capture_output=True, text=True, check=True, timeout=300)
-    assert done.stdout == "set()\n"
+def test_names_are_shown_without_torch_on_any_terminal(tmp_path):
+    """The verbs, as for their help, import nothing heavy."""
+    path = testing.write_trace(tmp_path / "t.json", [op("aten::ü™", 0, 10)])
+    command = [sys.executable, "-c", IMPORTS, "show", str(path), "-t", "operators"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, env=environment, check=False, timeout=300)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "aten::ü™" in done.stdout.decode()
 
 
 @pytest.mark.process
@@ -389,77 +374,7 @@ def test_stacks_sum_to_the_time_with_running_functions(run, tmp_path):
     assert found == pytest.approx({"aten::mm": 0.0005, "train.py(3): main": 0.0015})
 
 
-@pytest.mark.process
-def test_showing_imports_no_torch(trace):
-    script = f"import sys; sys.argv = ['perfhooks', 'show', {str(trace)!r}]\n"
-    script += "from perfhooks.cli.app import main\ntry:\n    main()\n"
-    script += "finally:\n    assert 'torch' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.process
-def test_names_that_the_terminal_cannot_show_are_no_error(tmp_path):
-    path = testing.write_trace(tmp_path / "t.json", [op("aten::ü™", 0, 10)])
-    done = command("show", path, "-t", "operators", env=os.environ | {"PYTHONIOENCODING": "ascii"})
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "aten::ü™" in done.stdout
-
-
 # --- what a person need not say ---
-
-
-def test_findings_are_sentences_with_gains():
-    row = {"title": ["It waits."], "gain_ms": [5.0], "gain_percent": [25.0], "advice": ["Do [this]."]}
-    row |= {"evidence": ["twice; main (train.py:7) requests it"], "code": ["first()\n    second()"]}
-    assert [line.rstrip() for line in drawn({"findings": pl.DataFrame(row)}).splitlines()] == [
-        "findings with fixes, largest estimated gain first",
-        "1. It waits. train.py:7 (gain: about 5 ms, 25% of a step)",
-        "   Do [this].",
-        "      first()",
-        "          second()",
-    ]
-
-
-def test_findings_of_ranks_name_their_ranks():
-    rows = {
-        "rank": [3, 0],
-        "ranks": ["3", "0-2"],
-        "title": ["Rank 3 computes longer.", "It waits."],
-        "gain_ms": [None, None],
-        "gain_percent": [None, None],
-        "advice": ["Check it.", "Do this."],
-    }
-    assert [line.rstrip() for line in drawn({"findings": pl.DataFrame(rows)}).splitlines()][1:] == [
-        "1. Rank 3 computes longer.",
-        "   Check it.",
-        "2. Rank 0: It waits.",
-        "   Ranks 0-2 have this finding. Do this.",
-    ]
-
-
-def test_equal_doubts_of_ranks_share_a_line():
-    columns = {"name": "no-steps", "count": 1, "text": "no marks", "first": ""}
-    rows = [{"rank": rank, "severity": "info", **columns} for rank in (0, 1, 2)]
-    rows += [{"rank": 2, "severity": "error", **columns, "name": "no-kernels"}]
-    assert [line.rstrip() for line in drawn({"checks": pl.DataFrame(rows)}).splitlines()] == [
-        "checks 2 doubts about the trace itself",
-        "info no-steps: ranks 0-2: no marks",
-        "error no-kernels: rank 2: no marks",
-    ]
-
-
-def test_shortened_table_shows_the_number_of_rows():
-    frame = pl.DataFrame({"name": ["x"] * 93, "count": [1] * 93})
-    assert "operators 7 of 93 rows" in drawn({"operators": frame}, limit=7)
-
-
-def test_long_texts_are_cut_before_times_are_omitted():
-    texts = {name: [name * 20] for name in ("name", "kind", "stack")}
-    numbers = {f"t{number}_ms": [12.345] for number in range(3)}
-    lines = drawn({"operators": pl.DataFrame(texts | numbers)}, width=80)
-    assert "12.345  12.345  12.345" in lines
-    assert "no room" not in lines
 
 
 def test_the_last_run_is_found_by_itself(tmp_path, monkeypatch):
@@ -480,16 +395,11 @@ def test_the_last_run_is_found_by_itself(tmp_path, monkeypatch):
     assert targets.last_run() == targets.Path("perf/latest"), "the usual place comes first"
 
 
-@pytest.mark.process
-def test_short_help_and_version_options_work():
-    assert command("-h").stdout == command("--help").stdout
-    assert command("--version").stdout.strip() == the_version()
-
-
-def the_version():
-    from perfhooks import __version__
-
-    return __version__
+def test_short_help_and_version_options_work(run):
+    text = run("--help", verb="show")[1]
+    assert "perfhooks show trace.json.gz" in text
+    assert run("-h", verb="show")[1] == text
+    assert run(verb="--version")[1].strip() == perfhooks.__version__
 
 
 def test_a_table_in_pieces_is_the_table(monkeypatch):
