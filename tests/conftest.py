@@ -11,6 +11,7 @@ import textwrap
 import threading
 from pathlib import Path
 
+import browser
 import hypothesis
 import levels
 import pytest
@@ -60,6 +61,13 @@ def no_profiler_left_running():
     assert not _torch_profiler_running(), "a torch profiler was running before this test"
     yield
     assert not _torch_profiler_running(), "this test left a torch profiler running"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def old_objects_are_not_collected():
+    """Garbage is looked for only in what the tests of a file make: a trial collects it, which took 0.4 s each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +129,15 @@ def frameworks(shared_folder):
     """To one that has imported the frameworks as well, which takes 15 s of CPU."""
     with warm.warm(shared_folder / "frameworks", *FRAMEWORKS) as channel:
         yield channel
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """A browser; another start costs it a second of CPU."""
+    if browser.find() is None:
+        pytest.skip("no Chromium here; Debian has it as chromium")
+    with browser.Browser() as opened:
+        yield opened
 
 
 @pytest.fixture

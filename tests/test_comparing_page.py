@@ -4,7 +4,6 @@ import json
 import re
 from pathlib import Path
 
-import browser
 import pytest
 from comparing_runs import make_run, training
 from test_comparing import steps
@@ -76,44 +75,40 @@ def rows(graph):
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(browser.find() is None, reason="no browser")
-def test_report_renders_offline_and_can_be_searched(made, tmp_path):
+def test_report_renders_offline_and_can_be_searched(made, tmp_path, chromium):
     path = Path(tmp_path / "page.html")
     path.write_text(page.render(made), encoding="utf-8")
-    with browser.Browser() as opened:
-        opened.open(path)
-        assert opened.complaints == []
-        assert {each.partition(":")[0] for each in opened.requests} <= {"file", "data", "blob"}
-        assert opened.run("[...document.querySelectorAll('main > section')].map((each) => each.id).join()") == (
-            "overview,waterfall,rows,flame,besides"
-        )
-        assert opened.run("document.querySelectorAll('.waterfall .more').length") > 1
-        overview = opened.run("document.getElementById('overview').innerText")
-        assert overview.index("Slower: a step takes") < overview.index("A: base: 1 run") < overview.index("Reasons")
-        assert opened.run("document.querySelectorAll('.stat').length") == 2
-        assert opened.run("document.querySelectorAll('.overview > .doubts > li').length") <= 2
-        assert opened.run("document.getElementById('notes').open") is False
-        assert opened.run("document.querySelectorAll('.frame[style*=d-more]').length") > 0
-        opened.run(
-            "const box = document.querySelector('#rows input'); box.value = 'linear_2';"
-            "box.dispatchEvent(new Event('input')); 0"
-        )
-        assert opened.run("document.querySelectorAll('#rows tbody tr').length") == 1
+    chromium.open(path)
+    assert chromium.complaints == []
+    assert {each.partition(":")[0] for each in chromium.requests} <= {"file", "data", "blob"}
+    assert chromium.run("[...document.querySelectorAll('main > section')].map((each) => each.id).join()") == (
+        "overview,waterfall,rows,flame,besides"
+    )
+    assert chromium.run("document.querySelectorAll('.waterfall .more').length") > 1
+    overview = chromium.run("document.getElementById('overview').innerText")
+    assert overview.index("Slower: a step takes") < overview.index("A: base: 1 run") < overview.index("Reasons")
+    assert chromium.run("document.querySelectorAll('.stat').length") == 2
+    assert chromium.run("document.querySelectorAll('.overview > .doubts > li').length") <= 2
+    assert chromium.run("document.getElementById('notes').open") is False
+    assert chromium.run("document.querySelectorAll('.frame[style*=d-more]').length") > 0
+    chromium.run(
+        "const box = document.querySelector('#rows input'); box.value = 'linear_2';"
+        "box.dispatchEvent(new Event('input')); 0"
+    )
+    assert chromium.run("document.querySelectorAll('#rows tbody tr').length") == 1
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(browser.find() is None, reason="no browser")
 @pytest.mark.parametrize(("data", "is_cut"), [(4000, False), (1200, True)])
-def test_bars_begin_at_zero_or_mark_the_cut(tmp_path, data, is_cut):
+def test_bars_begin_at_zero_or_mark_the_cut(tmp_path, chromium, data, is_cut):
     """A step of 6.15 ms instead of 3.15 needs no cut; one of 3.35 would show nothing without."""
     sides = [make_run(tmp_path / f"{each}", training(data=each), steps()) for each in (1000, data)]
     path = tmp_path / "page.html"
     path.write_text(page.render(comparison.compare(*sources.read([[side] for side in sides]))), encoding="utf-8")
-    with browser.Browser() as opened:
-        opened.open(path)
-        assert opened.run("document.querySelectorAll('.waterfall .cut').length") == (2 if is_cut else 0)
-        assert ("the chart starts at" in opened.run("document.getElementById('waterfall').innerText")) == is_cut
-        widths = opened.run(
-            "[...document.querySelectorAll('.waterfall .step')].map((each) => parseFloat(each.style.width))"
-        )
-        assert (widths[0] / widths[1] == pytest.approx(3.15 / 6.15)) == (not is_cut)
+    chromium.open(path)
+    assert chromium.run("document.querySelectorAll('.waterfall .cut').length") == (2 if is_cut else 0)
+    assert ("the chart starts at" in chromium.run("document.getElementById('waterfall').innerText")) == is_cut
+    widths = chromium.run(
+        "[...document.querySelectorAll('.waterfall .step')].map((each) => parseFloat(each.style.width))"
+    )
+    assert (widths[0] / widths[1] == pytest.approx(3.15 / 6.15)) == (not is_cut)

@@ -4,7 +4,6 @@ import itertools
 import json
 import statistics
 
-import browser
 import numpy as np
 import pytest
 from comparing_runs import make_run, training
@@ -141,16 +140,14 @@ def test_broken_run_is_skipped_and_empty_folder_is_an_error(folder, tmp_path):
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(browser.find() is None, reason="no browser")
-def test_report_draws_runs_and_changes_offline(folder):
+def test_report_draws_runs_and_changes_offline(folder, chromium):
     page = folder / "history.html"
     assert run(folder, "-o", page).exit_code == 0
-    with browser.Browser() as opened:
-        opened.open(page)
-        assert opened.complaints == []
-        assert {each.partition(":")[0] for each in opened.requests} <= {"file", "data", "blob"}
-        assert opened.run("document.querySelectorAll('.lane').length") == 9
-        assert opened.run("document.querySelector('.change').innerText").startswith("Slower, +21%: 5.01 ms before")
-        widths = opened.run("[...document.querySelectorAll('.lane > i')].map((bar) => parseFloat(bar.style.width))")
-        assert widths[0] / widths[7] == pytest.approx(5 / 6.07)
-        assert "short has 10 unprofiled steps" in opened.run("document.getElementById('left').innerText")
+    chromium.open(page)
+    assert chromium.complaints == []
+    assert {each.partition(":")[0] for each in chromium.requests} <= {"file", "data", "blob"}
+    assert chromium.run("document.querySelectorAll('.lane').length") == 9
+    assert chromium.run("document.querySelector('.change').innerText").startswith("Slower, +21%: 5.01 ms before")
+    widths = chromium.run("[...document.querySelectorAll('.lane > i')].map((bar) => parseFloat(bar.style.width))")
+    assert widths[0] / widths[7] == pytest.approx(5 / 6.07)
+    assert "short has 10 unprofiled steps" in chromium.run("document.getElementById('left').innerText")

@@ -6,7 +6,6 @@ import io
 import json
 import sys
 
-import browser
 import pytest
 import torch
 from terminal import Terminal
@@ -15,7 +14,6 @@ from test_trying import Costs, Machine
 from perfhooks import Profiler, testing
 from perfhooks.cli import app
 from perfhooks.cli.actions import trying as work
-from perfhooks.report.page import page, run_data
 from perfhooks.report.page.data import read_run
 from perfhooks.trials import timing, trial
 
@@ -194,33 +192,6 @@ def test_recording_without_shapes_explains_how_to_record_shapes(run, tmp_path):
     code, _, err = run(path)
     assert code == 2
     assert "record_shapes=True" in err
-
-
-@pytest.mark.browser
-@pytest.mark.skipif(browser.find() is None, reason="no Chromium here; Debian has it as chromium")
-def test_report_shows_measurements_beside_the_finding(tmp_path):
-    events = [testing.step_mark(0, 0, 1000_000)]
-    shapes = {"Input_Dims": [[64, 64], [64, 64]], "Input_type": ["double", "double"]}
-    events += [testing.op("aten::mm", place * 100_000, place * 100_000 + 90_000, **shapes) for place in range(10)]
-    path = testing.write_trace(tmp_path / "double.json", events)
-    tried = {
-        "variant": "float32",
-        "times": 1.83,
-        "saved_ms": 0.4,
-        "saved_percent": 40.0,
-        "operators": 2,
-        "device": "cpu",
-        "most": {"times": 5, "saved_ms": 0.8, "saved_percent": 80.0},
-    }
-    shown = run_data.from_trace(path) | {"tried": [{"rule": "float64-products", **tried}, {"rule": "other", **tried}]}
-    (tmp_path / "report.html").write_bytes(page.render(shown))
-    with browser.Browser() as opened:
-        opened.open(tmp_path / "report.html")
-        texts = opened.run("[...document.querySelectorAll('.finding .measured')].map(each => each.textContent)")
-        assert opened.complaints == []
-    (said,) = set(texts)
-    assert said.startswith("Measured here (float32): 1.83 to 5 times as fast, 0.4")
-    assert said.endswith("a step, 40% to 80%")
 
 
 def test_update_is_selected_by_the_name_in_the_table():
