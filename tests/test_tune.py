@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,14 +15,17 @@ import jsonschema
 import msgspec
 import psutil
 import pytest
+import warm
 
 import perfhooks
 from perfhooks.analysis.findings import RULES
 from perfhooks.analysis.findings.texts import changes
 from perfhooks.cli.tuning import patch, results, session
 from perfhooks.core.changes import Site
+from perfhooks.record.launch.command_line import Request, environment
 from perfhooks.report.page import tuned_file
 from perfhooks.report.page.tuned_file import TunedChange
+from perfhooks.run.live import change_notes
 from perfhooks.run.live.change_notes import Effects
 
 BY_NAME = {change.name: change for change in changes.CHANGES}
@@ -174,20 +178,13 @@ print(model[0].weight.grad is None, torch.get_float32_matmul_precision())
 """
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("is_applied", [True, False])
-def test_changes_are_applied_in_the_training(tmp_path, is_applied):
-    from perfhooks.record.launch.command_line import Request, environment
-    from perfhooks.run.live import change_notes
-
+def test_changes_are_applied_in_the_training(tmp_path, channel, is_applied):
     (tmp_path / "train.py").write_text(APPLIED)
     (tmp_path / "notes").mkdir()
     wanted = [BY_NAME[name] for name in ("fused", "set_to_none", "matmul_precision", "channels_last", "pin_memory")]
     request = Request(notes=str(tmp_path / "notes"), turns="none", changes=tuple(wanted), is_applied=is_applied)
-    done = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, env=environment(request, dict(__import__("os").environ)),
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+    done = warm.command(channel, tmp_path, tmp_path / "train.py", environment=environment(request, os.environ))
     assert done.returncode == 0, done.stderr
     expected = "True True True high" if is_applied else "None False False highest"
     assert done.stdout.split() == expected.split()
