@@ -1,4 +1,4 @@
-"""Findings: problems of a window. Each rule reports one kind."""
+"""Findings: performance problems of a profiled window. Each rule detects one kind of problem."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ RULES: Final[tuple[Callable[[Evidence], Iterator[Finding]], ...]] = (
     start.recorded_start,
     unnamed.unnamed_time,
 )
-"""Rules for a window. Their order matters only for findings of equal gain."""
+"""Rules for one window. The order of rules matters only for findings of equal gain."""
 RUN_RULES: Final = tuple(rule for rule, _ in rare_work.RUN_RULES)
 
 
 def find(capture: Capture, trace: Trace) -> list[Finding]:
-    """Return the findings of a window, largest gain first. A rule that raises is skipped and logged."""
+    """Return the findings of a window, largest gain first. A rule that raises an error is skipped and logged."""
     return run_rules(Evidence(capture, trace))
 
 

@@ -23,12 +23,12 @@ _GEMM, _FORWARD, _GRADIENT, _TANH = range(4)
 
 
 def written_out_attention(window: Evidence) -> Iterator[Finding]:
-    """Two batched GEMMs and a softmax between them take 5% of the step or more, forward or backward.
+    """Report unfused attention, forward or backward, if it takes at least 5% of the step (`HEAVY`).
 
-    Threshold: `HEAVY`. The operators run on one thread in one step, outside of torch's own attention, with no other
-    GEMM and no activation between them. Additive attention, whose scores come from a ``tanh``, does not count.
-    Attention with one query (known from recorded shapes) does not count either, because it has no matrix of scores. The
-    time is that of all work launched from the first to the last GEMM, on a device if there is one.
+    Unfused attention is two batched GEMMs with a softmax between them. These operators run on one thread in one step,
+    outside of operators for fused attention, with no other GEMM and no activation between them. Additive attention,
+    whose scores come from a ``tanh``, does not count. Attention with a single query in the recorded shapes does not
+    count, because it has no matrix of scores. The time is that of all work launched from the first to the last GEMM.
     """
     _, begin, end = _find_attention(window)
     if not len(begin):

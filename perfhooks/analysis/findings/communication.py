@@ -19,18 +19,16 @@ if TYPE_CHECKING:
     from perfhooks.analysis.findings.finding import Finding
 
 SMALL_BYTES: Final = 1 << 20
-"""Size below which the time of a collective is latency (see the tables of nccl-tests)."""
+"""Size in bytes below which latency dominates the time of a collective (see the tables of nccl-tests)."""
 
 
 def exposed_communication(window: Evidence) -> Iterator[Finding]:
-    """Kernels communicate without concurrent computation for 10% of the step or more.
+    """Report communication without concurrent computation if it takes at least 10% of the step (`MAJOR`).
 
-    The fix depends on the operation with the longest exposed time. All-reduces of gradients are launched in the
-    backward pass. All-reduces outside of the backward pass belong to layers that are split over ranks (tensor
-    parallelism).
+    The time is ``exposed_comm_ms`` of the table of steps. The fix depends on the operation with the longest exposed
+    time. All-reduces outside of the backward pass belong to layers that are split over ranks (tensor parallelism).
 
-    Threshold: `MAJOR`, for ``exposed_comm_ms`` of the table of steps. The gain is at most the wait of the host for the
-    device. If the host never waits, the gain is unknown, because the host may be slower than the device.
+    If the host never waits for the device, the gain is unknown, because the host may be slower than the device.
     """
     table = window.collectives.filter(pl.col("exposed_ms") > 0)
     exposed = min(window.mean("exposed_comm_ms"), float(table["exposed_ms"].sum()) / max(window.count, 1))
@@ -77,12 +75,12 @@ def _is_outside_backward(window: Evidence) -> bool:
 
 
 def small_collectives(window: Evidence) -> Iterator[Finding]:
-    """At least 20 collectives below 1 MiB per step are exposed for 1% of the step or more.
+    """Report collectives of less than 1 MiB if a step has at least 20, and joining them saves at least 1% of the step.
 
-    If the trace has no sizes, short collectives of a training count. Collectives of
+    If the trace of a training has no message sizes, collectives shorter than `device.BLOCKED_NS` count. Collectives of
     layers that are split over ranks do not count: the next layer waits for each, so they cannot be joined.
 
-    Thresholds: `SMALL_BYTES`, `MANY`, `evidence.NOTABLE`.
+    The thresholds are `SMALL_BYTES`, `MANY` and `evidence.NOTABLE`.
     """
     is_small, is_exposed = pl.col("bytes") < SMALL_BYTES, pl.col("exposed_ms") > 0
     if window.tables.steps["stage"].first() == stages.TRAIN and not _is_outside_backward(window):
@@ -109,10 +107,7 @@ def small_collectives(window: Evidence) -> Iterator[Finding]:
 
 
 def data_parallel(window: Evidence) -> Iterator[Finding]:
-    """``DataParallel`` copies the model to every device in each step: broadcast, scatter and gather on several devices.
-
-    Threshold: `NOTABLE`. ``DataParallel`` is detected by the operators of its autograd functions.
-    """
+    """Report ``DataParallel`` on several devices if its collectives take at least 1% of the step (`NOTABLE`)."""
     trace = window.trace
     devices = intervals.distinct(device.devices(trace, trace.device_rows)) if window.is_device_traced else np.empty(0)
     rows = window.matching(operators.DATA_PARALLEL, Kind.OP)

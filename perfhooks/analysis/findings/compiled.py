@@ -22,14 +22,13 @@ _MAX_LINES: Final = 5
 
 
 def recompilation(window: Evidence) -> Iterator[Finding]:
-    """torch.compile compiles in profiled steps, for 1% of their time or more.
+    """Report compilations by torch.compile that take at least 1% of the profiled steps (`NOTABLE`).
 
-    Threshold: `NOTABLE`. The data are the ranges that TorchDynamo opens around its phases (``... (dynamo_timed)``), and
-    its report of each compilation (`perfhooks.run.compilation`). A first compilation alone is one-time work
-    (`start.recorded_start`).
+    The data are ranges of TorchDynamo (``... (dynamo_timed)``) and TorchDynamo's report of each compilation
+    (`perfhooks.run.compilation`). `start.recorded_start` reports a first compilation without repetitions.
 
-    Measured on a CPU: with constant shapes, steps of ``examples/bad/recompilation.py`` fell from 366 and 377 ms to 64
-    and 66 ms; the estimate was 231 ms. The gain on a device was not measured and is an upper bound.
+    Measured twice on a CPU: constant shapes reduced a step of ``examples/bad/recompilation.py`` from 366 and 377 ms to
+    64 and 66 ms. The estimated gain was 231 ms. The gain on a device was not measured and is an upper bound.
     """
     rows = window.matching(ranges.COMPILING, Kind.OP, Kind.ANNOTATION)
     compile_ms = window.per_step(window.spans(rows))
@@ -54,11 +53,11 @@ def recompilation(window: Evidence) -> Iterator[Finding]:
 
 
 def left_uncompiled(window: Evidence) -> Iterator[Finding]:
-    """torch.compile runs a function uncompiled: it cannot compile it, or compiled it too often.
+    """Report functions that torch.compile runs uncompiled: it cannot compile them, or has compiled them too often.
 
-    TorchDynamo's report of a compilation (`perfhooks.run.compilation.Graph.failed`) names the cause: its limit of
-    compilations, or a line at which a graph cannot break, for example in a loop. The limit is
-    ``torch._dynamo.config.recompile_limit``, by default 8 per function. torch 2.4 does not report it.
+    TorchDynamo's report of a compilation (`perfhooks.run.compilation.Graph.failed`) names the cause. The limit of
+    compilations is ``torch._dynamo.config.recompile_limit``, by default 8 per function. torch 2.4 does not report that
+    a function reached this limit.
     """
     graphs = [graph for graph in window.capture.compilation.graphs if graph.is_own]
     failed = {graph.function: graph for graph in graphs if graph.failed}
@@ -80,17 +79,17 @@ def left_uncompiled(window: Evidence) -> Iterator[Finding]:
 
 
 def graph_breaks(window: Evidence) -> Iterator[Finding]:
-    """Compiled code in the steps is split into pieces, because torch.compile cannot compile some lines.
+    """Report lines that torch.compile cannot compile, so that it splits the compiled code of the steps into pieces.
 
-    Breaks do not count in torch's own code, for example in an optimizer, and in functions that do not run in the steps.
-    There is no finding if compiled code takes less than 1% of the steps.
+    Graph breaks in torch's own code (for example in an optimizer) do not count, nor in functions that the steps do not
+    call. There is no finding if compiled code takes less than 1% of the steps (`evidence.NOTABLE`).
 
-    Threshold: `evidence.NOTABLE`. The data are TorchDynamo's report of breaks (`perfhooks.run.compilation.Break`), and
-    the ranges around compiled code in the trace.
+    The data are TorchDynamo's report of graph breaks (`perfhooks.run.compilation.Break`), and the ranges around
+    compiled code in the trace.
 
-    Measured on one thread of a CPU, with Inductor: without a ``print`` in between, steps with a linear layer and three
-    chains of small operators took 37%, 32% and 50% less for 1, 64 and 1,024 rows. The gain on a device was not measured
-    and is an upper bound.
+    Measured on one CPU thread with Inductor: without a ``print``, steps of a linear layer and three chains of small
+    operators were 37%, 32% and 50% shorter for 1, 64 and 1,024 rows. The gain on a device was not measured and is an
+    upper bound.
     """
     regions = window.with_prefix(ranges.COMPILED_REGION, Kind.OP, Kind.ANNOTATION)
     if not len(regions) or window.share(inside_ms(window)) < NOTABLE:
@@ -118,12 +117,11 @@ def inside_ms(window: Evidence) -> float:
 
 
 def inside(window: Evidence) -> Ints:
-    """Return the trace slices around calls of compiled code; some are nested."""
+    """Return the slices of the trace around calls of compiled code. Slices may be nested."""
     return window.matching(ranges.COMPILED, Kind.OP, Kind.ANNOTATION)
 
 
 def _breaks_in_steps(window: Evidence, regions: Ints) -> list[Break]:
-    """Return the graph breaks of functions that run in the steps. torch 2.4 does not name them: return all breaks."""
     compilation, trace = window.capture.compilation, window.trace
     names = {trace.names[name] for name in set(trace.name[regions].tolist())}
     numbers = {name.rpartition(": ")[2].partition("/")[0] for name in names if ": " in name}

@@ -21,14 +21,17 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Intervals
 
 STAGED_BYTES: Final = 64 * 1024
-"""Maximum bytes of a pageable copy to the device that returns at once (CUDA's "API synchronization behavior")."""
+"""Maximum bytes of a host-to-device copy from pageable memory whose call does not wait for the copy (CUDA's "API
+synchronization behavior").
+"""
 
 
 def only_copies(window: Evidence) -> Iterator[Finding]:
-    """The trace has copies, but no kernels and no launches of kernels.
+    """Report a trace with copies, but without kernels and launches of kernels.
 
-    The limit is the bus of the device by its datasheet (`perfhooks.trace.limits`). If all copies are within the device,
-    the limit is the memory, which a copy both reads and writes. Copies between devices have an unknown link.
+    The gain is the copy time minus the time at the bus bandwidth of the device's datasheet. For copies within the
+    device, half of the memory bandwidth is the limit, because a copy both reads and writes. The bandwidth between
+    devices is unknown.
     """
     trace = window.trace
     is_alone = not len(trace.rows(Kind.KERNEL)) and not len(device.launch_calls(trace))
@@ -80,10 +83,10 @@ def _direction_lines(text: FindingText, table: pl.DataFrame) -> list[EvidenceLin
 
 
 def blocking_copies(window: Evidence) -> Iterator[Finding]:
-    """Copies of more than 64 KB from unpinned memory take 1% of the step or more while no kernel runs.
+    """Report copies from unpinned memory during which no kernel runs for at least 1% of the step (`evidence.NOTABLE`).
 
-    Thresholds: `STAGED_BYTES`, `evidence.NOTABLE`. ROCm traces do not distinguish pinned from pageable memory, so
-    copies count there if their call waits for them.
+    Only copies of more than 64 KB (`STAGED_BYTES`) count. ROCm traces do not distinguish pinned from pageable memory.
+    In ROCm traces, a copy counts if its call waits for the copy.
     """
     rows, trace = _unpinned(window), window.trace
     if not len(trace.rows(Kind.KERNEL)):
@@ -101,12 +104,12 @@ def blocking_copies(window: Evidence) -> Iterator[Finding]:
 
 
 def held_by_copies(window: Evidence) -> Iterator[Finding]:
-    """Copy calls block the host for 1% of the step or more, while no kernel runs and the host waits for no kernel.
+    """Report copy calls that block the host for at least 1% of the step (`evidence.NOTABLE`) while no kernel runs.
 
-    Threshold: `evidence.NOTABLE`. Copy calls longer than `device.BLOCKED_NS` count, on threads that launch kernels. The
-    time of other device work, of its gaps up to `device.LATENCY_NS`, and of `blocking_copies` does not count. A copy
-    from or to unpinned memory makes the call wait. If the call must first allocate memory or touch new pages, the copy
-    begins late, and the device is idle. Calls that wait for earlier, delayed work belong to `machine.shared_device`.
+    Only calls longer than `device.BLOCKED_NS` count, on threads that launch kernels. The time of other device work, of
+    gaps up to `device.LATENCY_NS` after this work, and of `blocking_copies` does not count. A call that copies from or
+    to unpinned memory waits for the copy. If the call must first allocate memory or touch new pages, the copy begins
+    late, and the device is idle. Calls that wait for earlier, delayed work belong to `machine.shared_device`.
     """
     trace = window.trace
     if not window.is_device_traced:

@@ -51,21 +51,20 @@ class _Wait(NamedTuple):
 
 class _Fix(NamedTuple):
     versions: tuple[str, ...]
-    """Names of the alternative texts in the text file of the rule, such as ``workers``."""
+    """Names of the alternative texts in ``waiting-for-data.toml``, such as ``workers``."""
     settings: Mapping[str, object] = MappingProxyType({})
     remaining_ms: float | None = None
 
 
 def waiting_for_data(window: Evidence) -> Iterator[Finding]:
-    """The loop waits for the next batch for 5% of the step or more, while no device works.
+    """Report waits for the next batch while no device works, if they take at least 5% of the step (`HEAVY`).
 
-    Threshold: `HEAVY`, for the wait of unprofiled steps if the timeline has it, otherwise ``data_ms`` of the table of
-    steps. Moments of device work do not count. Recording with stacks can double the time of a batch.
+    The wait of unprofiled steps is used if the run's timeline has it, because recording stacks can double the time of a
+    batch. Otherwise the wait is ``data_ms`` of the table of steps.
 
-    The gain was measured on the host, with free CPUs and batches that take longer to make than to transfer
-    (`TRANSFER_MS`). On a busy host with two cores, two workers reduced the time of a batch from 118 to 83 ms. The gain
-    also holds with a device, because the host waits for batches there, too. Other fixes were not measured: their gain
-    is an upper bound.
+    The gain of more workers was measured on the host, with free CPUs and batches that take longer to make than to
+    transfer (`TRANSFER_MS`). On a busy host with two cores, two workers reduced the time of a batch from 118 to 83 ms.
+    The gains of other fixes were not measured and are upper bounds.
     """
     fetches, use = fetch_ranges(window), LoaderUse.of(window)
     wait = use.wait(window.capture.cost)
@@ -105,17 +104,16 @@ def waiting_for_data(window: Evidence) -> Iterator[Finding]:
 
 
 class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Use of a loader in a profiled step. With the times of unprofiled steps, it yields the plan of workers."""
+    """Times of a DataLoader in the profiled steps, in ms per step."""
 
     step_ms: float
     fetch_ms: float
-    """Time of batch fetches per step."""
     exposed_ms: float
-    """Part of ``fetch_ms`` in which no device works."""
+    """Part of ``fetch_ms`` during which no device works."""
     data_ms: float
     """Mean of the column ``data_ms`` of the table of steps."""
     limit_ms: float
-    """Upper limit of a gain on the host."""
+    """Maximum gain from less host time."""
     batches: int
     are_numbered: bool
     is_device_traced: bool
@@ -149,9 +147,9 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
         return _Wait(wait_ms, max(self.data_ms, wait_ms), self.step_ms, is_unprofiled=False)
 
     def plan(self, capture: Capture) -> LoaderPlan | None:
-        """Return the plan of DataLoader workers; None if the cost of a batch is unknown.
+        """Return the recommended DataLoader workers; None if the cost of a batch is unknown.
 
-        Without workers, the training thread computes batches itself, so its wait counts as CPU time.
+        Without workers, the training thread makes the batches, so its wait for data counts as CPU time.
         """
         circumstances, thread_ms = capture.circumstances, capture.cost.idle_thread_ms
         wait = self.wait(capture.cost)
@@ -160,7 +158,7 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
         rest_ms = wait.rest_ms
         own = (wait.step - wait.total_ms) * (1 if self.is_device_traced else circumstances.threads or 1)
         if circumstances.workers and wait.is_unprofiled and thread_ms:
-            # unpacking a received batch is recorded as a wait
+            # the trace records unpacking a received batch as a wait
             rest_ms = min(max(rest_ms, thread_ms), wait.step)
             own = max(own, thread_ms)
         memory_bytes, loader = circumstances.memory_bytes, circumstances.loader or Loader()

@@ -1,4 +1,4 @@
-"""Evidence of one window for the rules."""
+"""Evidence from which rules compute the findings of one window."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def cached_per_window(make: Callable[[Evidence], T]) -> Callable[[Evidence], T]:
 
 
 class Evidence(WindowSteps):
-    """Tables and mean values of one window for the rules, over the steps of `WindowSteps`."""
+    """Tables and mean values over the steps of one window."""
 
     def __init__(self, capture: Capture, trace: Trace) -> None:
         super().__init__(capture, trace)
@@ -56,7 +56,7 @@ class Evidence(WindowSteps):
 
     @cached_property
     def idle(self) -> Idle:
-        """Idle intervals of all devices. Without step marks, only intervals between device work count."""
+        """Idle intervals of all devices. If the trace has no step marks, only gaps between device work count."""
         rows = idle.of_steps(self.trace, self.selected_marks)
         mask = (rows.place == device_time.PLACES.index("between")) | self.are_numbered
         mask &= intervals.within(self._own_work, rows.start, rows.end) == 0
@@ -105,7 +105,7 @@ class Evidence(WindowSteps):
 
     @cached_property
     def unprofiled_ms(self) -> float:
-        """Mean time of an unprofiled step in ms; of a profiled step if unknown."""
+        """Mean time of an unprofiled step in ms. If this is unknown, the mean time of a profiled step."""
         return self.capture.cost.idle_step_ms or self.step_ms
 
     @property
@@ -113,7 +113,7 @@ class Evidence(WindowSteps):
         return max(self.step_ms - self.unprofiled_ms, 0.0)
 
     def _rest_ms(self, of: Intervals) -> float | None:
-        """Return the step without its wait for data, in ms; None if intervals overlap this wait."""
+        """Return the step time minus the wait for data, in ms; None if the intervals ``of`` overlap this wait."""
         waits = intervals.intersect(of, parts.of_thread(self.trace, self.thread)[labels.DATA])
         is_outside = self.per_step(waits) <= NOTABLE * self.per_step(of)
         return max(self.step_ms - self.mean("data_ms"), 0.0) if is_outside else None
@@ -140,7 +140,7 @@ class Evidence(WindowSteps):
 
     @cached_property
     def unnamed(self) -> Intervals:
-        """Intervals of the steps without a named part of the step, one-time work, operator or device work."""
+        """Intervals of the steps outside of labels (forward, data, ...), operators, device work and one-time work."""
         ops = self.trace.rows(Kind.OP)
         operators = self.spans(ops[self.trace.thread[ops] == self.thread])
         parts_of_it = (*parts.of_thread(self.trace, self.thread).values(), *starts.by_kind(self.trace).values())
@@ -184,7 +184,7 @@ class Evidence(WindowSteps):
         return self.trace.launches[np.searchsorted(self.trace.device_rows, rows)]
 
     def device_ms(self, rows: Ints) -> float:
-        """Return the time of device work in ms per step; concurrent work counts once."""
+        """Return the device time of the work ``rows`` in ms per step; concurrent work counts once."""
         return self.per_step(intervals.of_slices(self.trace, rows))
 
     def launched_by(self, rows: Ints) -> Ints:
@@ -202,7 +202,7 @@ class Evidence(WindowSteps):
         return len(self.launched_by(rows)) > 0 or len(device.around(self.trace, launches, rows)) > 0
 
     def cost(self, rows: Ints) -> tuple[float, float]:
-        """Return the time of operators and its largest possible reduction in ms per step, on the device or the host."""
+        """Return the time and the maximum gain of operators in ms per step: on the device if they launch work."""
         work = self.launched_by(rows)
         if len(work):
             return self.device_ms(work), self.device_limit_ms
@@ -243,7 +243,7 @@ class Evidence(WindowSteps):
         return rows[device.holders(self.trace, rows, rows) < 0] if len(rows) else rows
 
     def own_time_in(self, moments: Intervals, *, whole: bool = False) -> list[tuple[str, float]]:
-        """Return the user functions on the step thread in the intervals, with self time in ms per step.
+        """Return the functions of the user that ran on the step thread in the intervals, with self time in ms per step.
 
         With ``whole``, only calls that ran completely inside the intervals count.
         """
@@ -303,7 +303,6 @@ class Evidence(WindowSteps):
         return devices.of_trace(self.trace)
 
     def texts(self, rule: str, *versions: str, own: RuleTexts | None = None, **values: object) -> FindingText:
-        """Return the texts of a rule from its file; a plugin passes them in ``own``."""
         device_type = f'"{self.device.type}"' if self.device.type else "device"
         common = {"unit": self.unit, "device": self.device, "device_type": device_type}
         package = frameworks.package(self.circumstances.framework)
@@ -332,11 +331,11 @@ class Evidence(WindowSteps):
         wait_ms: float | None = None,
         wait_share: float = 1.0,
     ) -> Iterator[Finding]:
-        """Yield a finding, if its gain in an unprofiled step is at least `NOTABLE`.
+        """Yield a finding if its gain in an unprofiled step is at least 1% of the step (`NOTABLE`).
 
-        ``gain_ms`` and ``bound_ms`` (its upper bound) refer to a profiled step. The fix shortens the host intervals
-        ``of``. With ``is_wait``, the gain must also exceed the run-queue wait of the step thread: CPU contention
-        lengthens waits.
+        ``gain_ms`` and ``bound_ms`` (upper bound of the gain) are in ms of a profiled step. ``of`` are the host
+        intervals that the fix shortens. With ``is_wait``, the gain must also exceed the run-queue wait of the step
+        thread, because CPU contention lengthens waits.
         """
         share, times, basis_text, is_bound = 0.0, 1.0, "", gain_ms is not None and (self.is_busy or not is_measured)
         profiled_ms, estimate = gain_ms, text.estimate

@@ -21,25 +21,24 @@ if TYPE_CHECKING:
 OVERHEAD: Final = "profiler-overhead"
 UNNAMED: Final = "unnamed-time"
 HEAVY: Final = 0.05
-"""Minimum share of the step, or of the run, for a finding: the first threshold of torch_tb_profiler's rule on waits for
-data.
+"""Minimum share of the step, or of the run, for a finding. Source: the lower threshold of torch_tb_profiler's rule on
+waits for data.
 """
 MAJOR: Final = 0.1
-"""Minimum share of the step, or of the run, for a finding whose fix is uncertain: the threshold of torch_tb_profiler's
-rule on communication.
+"""Minimum share of the step, or of the run, for a finding with an uncertain fix. Source: the threshold of
+torch_tb_profiler's rule on communication.
 """
 DOMINANT: Final = 0.2
-"""Minimum share of the step for many small costs together, if one fix reduces them all."""
+"""Minimum share of the step for a finding about many small costs that one fix reduces."""
 MANY: Final = 20
 """Minimum repetitions of a collective or operator in a step. DDP needs one collective per 25 MiB of gradients."""
 LINE: Final = re.compile(r"[^\s(]\S*\.py(?:\(\d+\)|:\d+\)|(?=: ))")
 _NUMBERED: Final = re.compile(r"(?P<file>.+)[:(](?P<line>\d+)\)?")
 _BY_SHAPES: Final = ("kernels-below-limit",)
-"""Rules that use only shapes and device times. The overhead of recording stacks does not change their results."""
+"""Rules that use only shapes and device times, which the overhead of recording stacks does not change."""
 _REQUESTS: Final = ("record-shapes", "record-stacks")
-"""Names of the evidence phrases that ask for another recording."""
 _TIMED: Final = ("source", "holder")
-"""Names of the evidence phrases with the time of an operator or code line."""
+"""Keys of the evidence lines with the time of an operator or code line."""
 _LOOP: Final = "loop"
 WAITING: Final = "waiting-for-data"
 
@@ -48,8 +47,8 @@ WAITING: Final = "waiting-for-data"
 class Finding:
     """One problem of a run, ready for JSON.
 
-    The gain is an estimate (``about 12 ms, 9%``) if the fix was measured to help under these conditions; otherwise an
-    upper bound (``at most 12 ms, 9%``), or None.
+    The gain is an estimate (``about 12 ms, 9%``) if the gain of the fix was measured under these conditions. Otherwise
+    the gain is an upper bound (``at most 12 ms, 9%``) or None.
     """
 
     rule: str
@@ -71,17 +70,15 @@ class Finding:
     """Wait for data in ms of a profiled step, while no device works."""
     wait_share: float = 1.0
     rest_ms: float | None = None
-    """Profiled step without its wait for data, in ms, if the affected time lies in it."""
+    """Time of a profiled step minus its wait for data, in ms; None if the fix also shortens this wait."""
     affected_ms: float | None = None
-    """Time in ms of a profiled step that the fix affects."""
+    """Time that the fix affects, in ms of a profiled step."""
     most_ms: float | None = None
-    """Time in ms of an unprofiled step that the fix affects: the upper end of the gain."""
+    """Time that the fix affects, in ms of an unprofiled step: the upper end of the gain."""
     basis: str = ""
-    """Text that names the steps on which the gain, the title and the evidence are based."""
     values: dict[str, Value] = field(default_factory=dict)
-    """Values that the title contains, keyed by field name."""
     version: str = ""
-    """Name of the alternative title in the texts of the rule; empty for the usual title."""
+    """Name of the alternative title; empty for the main title."""
 
     @classmethod
     def of_text(cls, text: FindingText, **facts: Any) -> Self:
@@ -107,7 +104,7 @@ class Finding:
 
 
 def gain(finding: Mapping[str, Any]) -> str:
-    """Return the gain as text; empty if unknown."""
+    """Return the gain as text, for example ``about 12 ms, 9%``; empty if unknown."""
     if finding.get("gain_ms") is None:
         return ""
     amount = f"{'at most' if finding.get('is_bound') else 'about'} {words.ms(finding['gain_ms'])}"
@@ -143,15 +140,15 @@ def unprofiled_ratio(profiled_ms: float, overhead_share: float, profiled_step_ms
 
 
 def rest_ratio(rest_ms: float | None, step_ms: float, data_ms: float | None) -> float:
-    """Return the ratio of an unprofiled to a profiled step, both without waits for data; infinite if unknown.
+    """Return the unprofiled step time divided by the profiled one, both minus waits for data; infinite if unknown.
 
-    It limits findings outside of these waits, so that they do not exceed their part of the step.
+    This ratio limits the gains of findings that do not shorten waits for data.
     """
     return math.inf if not rest_ms or data_ms is None else max(step_ms - data_ms, 0.0) / rest_ms
 
 
 def scaled_title(rule: str, version: str, values: Mapping[str, Value], ratio: float) -> dict[str, Any]:
-    """Return the title and values with scaled times; empty for a plugin's rule."""
+    """Return the title and values of a finding, with times multiplied by ``ratio``; empty for a plugin's rule."""
     if not (texts.FOLDER / f"{rule}.toml").exists():
         return {}
     numbers = {
@@ -176,7 +173,7 @@ def _without_request(row: Mapping[str, Any]) -> dict[str, Any]:
 def scale_to_unprofiled(
     findings: Iterable[Mapping[str, Any]], profiled_step_ms: float, step_ms: float, data_ms: float | None
 ) -> list[dict[str, Any]]:
-    """Convert titles and gains to an unprofiled step, and drop findings with gains below `NOTABLE`."""
+    """Convert titles and gains to unprofiled steps. Drop findings that gain less than 1% of the step (`NOTABLE`)."""
     rows = []
     for row in findings:
         new, profiled_ms, wait_ms = dict(row), row.get("profiled_ms"), row.get("wait_ms")
@@ -213,13 +210,13 @@ def scale_to_unprofiled(
 
 
 def first_source_line(evidence: Iterable[Mapping[str, Any]]) -> str:
-    """Return for example ``train.py:20``; without line numbers in the evidence, the first file."""
+    """Return for example ``train.py:20``, or the first file if the evidence has no line numbers."""
     file, line = source_location(evidence)
     return (file or "") if line is None else f"{file}:{line}"
 
 
 def source_location(evidence: Iterable[Mapping[str, Any]]) -> tuple[str | None, int | None]:
-    """Return file and line of the first Python function in the evidence; without functions, of the first location."""
+    """Return file and line of the first Python function in the evidence; without a function, of the first location."""
     matches = [match for line in evidence for match in LINE.findall(line["text"])]
     location = next((match for match in matches if match.endswith(")")), matches[0] if matches else "")
     numbered = _NUMBERED.fullmatch(location)
@@ -229,7 +226,7 @@ def source_location(evidence: Iterable[Mapping[str, Any]]) -> tuple[str | None, 
 def add_source_lines(
     findings: Iterable[Mapping[str, Any]], explaining: Iterable[Mapping[str, Any]], steps: str
 ) -> list[dict[str, Any]]:
-    """Add source lines from the findings ``explaining`` of a window with stacks, without its times."""
+    """Add source lines, but no times, from ``explaining``: findings of a window with stacks."""
     by_rule = {str(row["rule"]): row for row in explaining}
     results = []
     for row in findings:

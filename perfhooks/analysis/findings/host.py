@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 MANY_LAUNCHES: Final = 50
-"""Minimum launches per step. Fewer launches do not limit the step."""
+"""Minimum launches per step for a finding. Fewer launches do not limit the step."""
 
 SLOW: Final = (
     *(device_time.OPERATORS, device_time.CODE, device_time.CALLS, device_time.NOTHING),
     device_time.LAUNCHING,
 )
-"""Causes of device idle time during which the launching thread did not wait."""
+"""Causes of device idle time in which the launching thread did not wait."""
 
 _ACTIVE: Final = tuple(cause for cause in SLOW if cause != device_time.NOTHING)
 
@@ -44,11 +44,12 @@ class _Preparation(NamedTuple):
 
 
 def launch_preparation(window: Evidence) -> Iterator[Finding]:
-    """The device idles for 10% of the step or more before launches of one kernel, and hardly before other launches.
+    """Report idle time of the device before launches of one kernel, if it takes at least 10% of the step (`MAJOR`).
 
-    Thresholds: `MAJOR`, `intervals.NEARLY_ALL`. Idle time counts if the launching thread ran operators, code between
-    operators, or if nothing was recorded on it. Kernels of one template, or with names that differ only in numbers,
-    count as one. The kernel is launched several times in a step, and in at most half of all launches.
+    At least 90% (`intervals.NEARLY_ALL`) of the idle time between launches must precede this kernel. Idle time counts
+    if the launching thread ran operators or code between operators, or if nothing was recorded on this thread. Kernels
+    of one template, or with names that differ only in numbers, count as one kernel. The kernel is launched several
+    times in a step, in at most half of all launches.
     """
     preparation = _find_preparation(window)
     if preparation is None:
@@ -124,12 +125,12 @@ def _stacks_note(text: FindingText, window: Evidence) -> list[EvidenceLine]:
 
 
 def host_bound(window: Evidence) -> Iterator[Finding]:
-    """The device idles for 20% of the step or more because the host has not launched its next work yet.
+    """Report idle time of the device due to slow launches, if it takes at least 20% of the step (`DOMINANT`).
 
-    Thresholds: `DOMINANT`, `MANY_LAUNCHES`. Idle time (`perfhooks.trace.tables.device_time`) counts if the launching
-    thread ran operators, code between operators or the launch, or if nothing was recorded on it. Gaps longer than 5 ms
-    do not count. Measured profiler overhead is subtracted. If graphs are replayed, a few launches are enough for a
-    finding. There is no finding while a graph is captured.
+    Idle time (`perfhooks.trace.tables.device_time`) counts if the launching thread ran operators, code between
+    operators or the launch, or if nothing was recorded on this thread. Gaps longer than 5 ms do not count. Measured
+    profiler overhead is subtracted. Without graph replays, a step must have at least `MANY_LAUNCHES`. There is no
+    finding while a graph is captured.
     """
     trace = window.trace
     if not window.is_device_traced or captures.by_thread(trace):
@@ -168,10 +169,10 @@ def _versions_of_launching(window: Evidence, *, has_replays: bool) -> list[str]:
 
 
 def synchronisation(window: Evidence) -> Iterator[Finding]:
-    """The host waits for the device, which then idles until the next launch, for 1% of the step or more.
+    """Report idle time of the device after the host waited for it, if it takes at least 1% of the step.
 
-    Threshold: `evidence.NOTABLE`. Idle time counts if it begins during the wait and ends with the next work in the
-    step, up to the length of the wait.
+    The threshold is `evidence.NOTABLE`. Idle time counts if it begins during the wait of the host and ends with the
+    next device work in the step. Idle time longer than the wait counts only up to the length of the wait.
     """
     waits = window.synchronisations.filter(pl.col("host_ms") > 0)
     if not waits.height or not window.is_device_traced:
@@ -200,11 +201,11 @@ def synchronisation(window: Evidence) -> Iterator[Finding]:
 
 
 def device_pauses(window: Evidence) -> Iterator[Finding]:
-    """The device idles for 10% of the step or more in pauses of 5 ms or longer without another explanation.
+    """Report unexplained pauses of the device of 5 ms or longer, if they take at least 10% of the step (`MAJOR`).
 
-    Threshold: `MAJOR`. Idle time (`perfhooks.trace.tables.device_time`) in gaps of 5 ms or longer counts if the
-    launching thread ran operators or code between operators. Idle time does not count if the thread waited for data or
-    the device, validated, saved, allocated memory, or did one-time work.
+    Idle time (`perfhooks.trace.tables.device_time`) counts if the launching thread ran operators or code between
+    operators. Idle time does not count if this thread waited for data or the device, validated, saved a checkpoint,
+    allocated memory, or did one-time work.
     """
     if not window.is_device_traced:
         return
@@ -258,11 +259,11 @@ def _idle_after_waits(window: Evidence, begin: Ints, end: Ints) -> Ints:
 
 
 def allocator_churn(window: Evidence) -> Iterator[Finding]:
-    """Steps call ``cudaMalloc`` or ``cudaFree`` at least once each, for 1% of their time or more.
+    """Report ``cudaMalloc`` and ``cudaFree`` if a step calls them at least once, for at least 1% of its time.
 
-    Threshold: `evidence.NOTABLE`. Without step marks, the recording may be the start of a program, so calls count from
-    the first release of memory after 10% of all launches (`perfhooks.trace.nesting.starts.is_first`). There is no
-    finding if one-time work takes most of the recording.
+    The threshold is `evidence.NOTABLE`. A trace without step marks may contain the start of a program. In such a trace,
+    calls count from the first release of memory after 10% of all launches (`perfhooks.trace.nesting.starts.is_first`).
+    There is no finding if one-time work takes most of the recording.
     """
     rows = window.matching(runtime_calls.ALLOCATOR, Kind.RUNTIME)
     if not window.are_numbered:

@@ -22,28 +22,26 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints
 
 UNFOLDED: Final = 0.25
-"""oneDNN saves this fraction of the time of convolutions that are computed by unfolding. In measurements it was 14 to
-58%.
-"""
+"""Fraction of the time of unfolding convolutions that oneDNN saves. Measured savings are 14 to 58%."""
 
 _COMPILED: Final = rf"{work_kinds.TRITON}|{ranges.COMPILED}"
 _FUSABLE_KINDS: Final = (categories.ELEMENTWISE, categories.REDUCTION, categories.COPIES)
 _FUSABLE_OF_TORCH: Final = (categories.INDEXING, categories.QUANTISATION)
-"""Categories of which only torch's kernels can be fused. Kernels of other libraries, as FBGEMM, are large."""
+"""Categories in which only kernels of torch can be fused. Kernels of other libraries, such as FBGEMM, are large."""
 FAR: Final = 0.3
-"""Fraction of its roofline limit below which a kernel is slow. Usual kernels reach 60 to 85% (H100) and 40 to 60%
+"""Fraction of the roofline limit below which a kernel is slow. Most kernels reach 60 to 85% (H100) and 40 to 60%
 (MI300X).
 """
 
 
 def slow_convolution(window: Evidence) -> Iterator[Finding]:
-    """Convolutions by unfolding (``_slow_conv2d``, ...) take 5% of the step or more while oneDNN is off.
+    """Report convolutions by unfolding (``_slow_conv2d``, ...), if they take at least 5% of the step (`HEAVY`).
 
-    Threshold: `HEAVY`. `Circumstances` has the library settings of the recorded process. If oneDNN is on, torch uses
-    unfolding only when it is faster. If the setting is unknown, one convolution in the library shows that it is on. In
-    float64, a CPU has no other implementation; see `float64_products`.
+    There is no finding if oneDNN (on a device: cuDNN) is enabled, because torch then uses unfolding only if it is
+    faster. If this setting is unknown, one convolution by the library shows that it is enabled. In float64, a CPU has
+    no other implementation; see `float64_products`.
 
-    The gain was measured on a CPU, see `UNFOLDED`. On a device it is an upper bound.
+    The gain was measured on a CPU, see `UNFOLDED`, and is an upper bound on a device.
     """
     rows = window.matching(operators.UNFOLDING, Kind.OP)
     rows = rows[~np.isin(rows, in_float64(window, rows))]
@@ -80,10 +78,9 @@ def _is_library_on(window: Evidence, *, on_device: bool) -> bool:
 
 
 def layout_conversions(window: Evidence) -> Iterator[Finding]:
-    """Kernels that convert images between NCHW and NHWC take 1% of the step or more.
+    """Report kernels of cuDNN and MIOpen that convert images between NCHW and NHWC.
 
-    Threshold: `evidence.NOTABLE`. The names of the kernels are those of cuDNN and MIOpen. Tensor cores need the
-    channels-last layout.
+    They take at least 1% of the step (`evidence.NOTABLE`).
     """
     rows = window.work_named(device_work.LAYOUT, Kind.KERNEL)
     time_ms = window.device_ms(rows)
@@ -119,11 +116,10 @@ def _has_float64(types: object, dims: object) -> bool:
 
 
 def kernels_below_limit(window: Evidence) -> Iterator[Finding]:
-    """Kernels that reach less than 30% of the device's peak take 10% of the step or more.
+    """Report kernels below 30% of the device's peak (`FAR`), if they take at least 10% of the step (`MAJOR`).
 
-    Kernels of unfused attention do not count, and kernels below 10 us, because constant overhead dominates them.
-
-    Thresholds: `FAR`, `MAJOR`. The recorded shapes of the launching operators determine operations and bytes.
+    Kernels of unfused attention do not count. Kernels below 10 us do not count, because constant overhead dominates
+    them. The recorded shapes of the launching operators determine the operations and bytes of a kernel.
     """
     trace, places = window.trace, window.work
     sums = rates.of_work(trace)
@@ -172,11 +168,12 @@ def by_shape(
 
 
 def fusable_chains(window: Evidence) -> Iterator[Finding]:
-    """Consecutive elementwise kernels, reductions and copies take 20% or more of a step that the device limits.
+    """Report chains of kernels that could be fused, if they take at least 20% of the step (`DOMINANT`).
 
-    Thresholds: `DOMINANT`, `intervals.MOST`. The kernels of a chain are adjacent on their stream. Kernels of the
-    optimizer do not count. There is no finding if compiled code runs. A fused kernel reads and writes at least as much
-    as the longest kernel of its chain, so the gain excludes the time of that kernel.
+    A chain consists of elementwise kernels, reductions and copies that are adjacent on their stream. Kernels of the
+    optimizer do not count. There is no finding if compiled code runs, or if the device is busy for less than
+    `intervals.MOST` of the step. A fused kernel reads and writes at least as much as the longest kernel of its chain,
+    so the gain excludes the time of that kernel.
     """
     if window.share(window.mean("device_busy_ms")) < intervals.MOST or _is_compiled(window):
         return

@@ -40,10 +40,10 @@ class BatchCost:
 
     cpu_s: float
     waits_s: float = 0.0
-    """Wait for a disk, a network or a lock."""
+    """Time in which the worker waits for a disk, a network or a lock."""
     transfer_s: float = 0.0
     threads: float = 1.0
-    """CPUs that a worker uses at once."""
+    """Mean number of CPUs that a worker uses while it computes."""
     deviation: float = 0.0
     longest_s: float = 0.0
     memory_bytes: int = 0
@@ -95,10 +95,10 @@ class BatchCost:
         return text(name, time_ms=1e3 * self.alone_s, parts=parts, bytes=self.memory_bytes)
 
     def rate(self, workers: int, cpus: float) -> float:
-        """Return the batches per second of one or more workers on a number of CPUs.
+        """Return the batches per second of all ``workers`` together, on a number of CPUs.
 
         Source: Buzen, Computational algorithms for closed queueing networks with exponential servers, 1973, equation
-        10. The stations are the CPUs (shared evenly) and the waits (no queue).
+        10. The stations of the network are the CPUs (shared evenly) and the waits (no queue).
         """
         computes = max(self.cpu_s + self.transfer_s, 1e-9)
         log_served = [0.0]  # use logarithms, because the values underflow for 200 workers
@@ -181,7 +181,7 @@ class LoaderPlan:
     cost: BatchCost
     bound: Bound
     keep_up: int
-    """Smallest number of workers that keep up, if CPUs and memory are unlimited."""
+    """Smallest number of workers for which no step waits, if CPUs and memory are unlimited."""
     advised: int
     """Smallest number of workers with the best step time that this host can reach."""
     is_short_of_memory: bool = False
@@ -190,7 +190,7 @@ class LoaderPlan:
 
     @classmethod
     def of(cls, loader_workers: Sequence[LoaderWorker], needs: Demand) -> LoaderPlan | None:
-        """Return the plan for the workers of a training; None without batches or without a demand.
+        """Return the recommended workers; None if no batch was made or the demand is unknown.
 
         If workers waited in the run queue, the plan assumes fewer free CPUs, but at least the CPUs in use.
         """
@@ -229,7 +229,7 @@ class LoaderPlan:
         if needs.workers and step_s - needs.rest_s < needs.waited_s / 2:
             advised, bound = needs.workers, "transfer"
             batch_s = needs.workers * needs.rest_s / needs.batches
-            # the standard deviation of batch times is at least their mean: some batches are slow
+            # some batches are slow if the standard deviation of batch times is at least the mean
             if cost.deviation >= 1 and cost.longest_s > batch_s * needs.ahead:
                 bound, ahead = "slow batches", math.ceil(cost.longest_s / batch_s)
         elif min(advised, max_workers) <= 0 or needs.step_with(cost, advised) * KEEPS_UP > min(step_s, needs.step_s):
@@ -332,5 +332,5 @@ def _phrase(name: str, **values: object) -> str:
 
 
 def _concurrent(loader_workers: Sequence[LoaderWorker]) -> int:
-    """Return the number of concurrent workers. Workers of each epoch have the same indices."""
+    """Return the number of concurrent workers. Worker indices repeat in each epoch."""
     return len({worker.worker for worker in loader_workers})

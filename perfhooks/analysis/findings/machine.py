@@ -21,19 +21,17 @@ if TYPE_CHECKING:
     from perfhooks.analysis.findings.finding import Finding
 
 _MIN_STEPS: Final = 3
-"""Minimum steps to compute a median, and maximum steps in the evidence."""
+"""Minimum steps to compute a median. The evidence names at most as many steps."""
 LATE_NS: Final = 1_000_000
-"""Minimum delay in ns from launch to start on an idle device. Usual delays are microseconds, on shared devices
-milliseconds.
+"""Minimum delay in ns from a launch to the start of the kernel on an idle device. Usual delays are microseconds, and
+milliseconds on a device with several processes.
 """
 
 
 def busy_machine(window: Evidence) -> Iterator[Finding]:
-    """The thread of the steps waited for a CPU for 5% of its time or more.
+    """Report that the thread of the steps waited for a CPU for at least 5% of its time.
 
-    Threshold: `perfhooks.run.circumstances.BUSY`, for Linux's run-queue wait (`perfhooks.record.watch.counters`).
-
-    The finding has no estimated gain.
+    The threshold is `perfhooks.run.circumstances.BUSY`, for Linux's run-queue wait (`perfhooks.record.watch.counters`).
     """
     circumstances = window.capture.circumstances
     if not window.is_busy:
@@ -47,11 +45,9 @@ def busy_machine(window: Evidence) -> Iterator[Finding]:
 
 
 def held_clocks(window: Evidence) -> Iterator[Finding]:
-    """Counters were sampled inside the device. CUPTI fixes the device clocks during sampling.
+    """Report sampled hardware counters of the device, because CUPTI fixes the device clocks during sampling.
 
-    The check ``clocks-locked`` of `perfhooks.trace.tables.checks` detects them.
-
-    The finding has no estimated gain.
+    The data are the check ``clocks-locked`` of `perfhooks.trace.tables.checks`.
     """
     sampled = window.tables.checks.filter(name=labels.CLOCKS_CHECK)
     if not sampled.height:
@@ -62,12 +58,10 @@ def held_clocks(window: Evidence) -> Iterator[Finding]:
 
 
 def lowered_clock(window: Evidence) -> Iterator[Finding]:
-    """A step took at least 10% longer than the median, and its device clock was lower by the same ratio or more.
+    """Report steps at least 10% longer than the median, if the device clock is lower by the same ratio or more.
 
-    At least half of the extra time must be device work, with no more kernels than in other steps. A waiting device
-    lowers its clock too, but then the clock is not the cause of the long step.
-
-    The clocks are the counters in MHz of `perfhooks.trace.tables.counters`, over steps with samples.
+    At least half of the extra time must be device work, with no more kernels than in other steps: a waiting device
+    lowers its clock too.
     """
     clocks = window.tables.counters.filter((pl.col("unit") == "MHz") & (pl.col("mean") > 0), pl.col("covered_ms") > 0)
     samples = clocks.drop_nulls("integral").join(window.steps.drop_nulls("step"), on="step")
@@ -105,11 +99,11 @@ def lowered_clock(window: Evidence) -> Iterator[Finding]:
 
 
 def shared_device(window: Evidence) -> Iterator[Finding]:
-    """Launched kernels begin milliseconds late on an idle device, for 1% of the step or more.
+    """Report kernels that begin at least 1 ms after their launch on an idle device.
 
-    Thresholds: `LATE_NS`, `evidence.NOTABLE`, for idle time of the cause ``launched, not started``. Graphs do
-    not count, because they may need time to begin. There is no finding if host functions, or waits that an NPU does
-    not record, may delay streams, or if the trace has only some of the kernels.
+    The thresholds are `LATE_NS`, and `evidence.NOTABLE` for idle time of the cause ``launched, not started``. Graph
+    launches do not count, because a graph may need time to begin. There is no finding if the trace lacks kernels, or if
+    host functions or unrecorded waits of an NPU may delay streams.
     """
     trace, gaps = window.trace, window.idle
     if not window.is_device_traced or _may_wait_unrecorded(window):
@@ -143,12 +137,7 @@ def _may_wait_unrecorded(window: Evidence) -> bool:
 
 
 def profiler_overhead(window: Evidence) -> Iterator[Finding]:
-    """A profiled step takes at least 1.5 times as long as an unprofiled one.
-
-    Threshold: `LARGE`, for medians of the run's timeline.
-
-    The finding has no estimated gain.
-    """
+    """Report that the median profiled step takes at least 1.5 times (`LARGE`) as long as the median unprofiled step."""
     cost = window.capture.cost
     if not cost.is_large or window.capture.circumstances.is_busy:
         return

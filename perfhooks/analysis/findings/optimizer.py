@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 FEW: Final = 60
 SAVED: Final = {"Adam": (0.5, 0.65), "AdamW": (0.5, 0.65), "Adagrad": (0.45, 0.55), "SGD": (0.4, 0.4)}
-"""Saving of ``fused=True`` on a CPU as a share of a looping update, for less than `FEW` parameters and for more.
-Measured savings are: Adam 35 to 73%, AdamW 37 to 75%, Adagrad 34 to 60%, SGD with momentum 25 to 62%.
+"""Fraction of an update with a loop over parameters that ``fused=True`` saves on a CPU: below `FEW` parameters, and
+above. Measured savings are: Adam 35 to 73%, AdamW 37 to 75%, Adagrad 34 to 60%, SGD with momentum 25 to 62%.
 """
 
 
@@ -28,19 +28,19 @@ _AT_ONCE: Final = rf"{operators.MANY_TENSORS}|{ranges.COMPILED}"
 
 
 def optimizer_loop(window: Evidence) -> Iterator[Finding]:
-    """The update loops over 20 parameters or more, and takes 5% of the step or more.
+    """Report optimizer updates with a loop over at least 20 parameters that take at least 5% of the step.
 
-    Thresholds: `HEAVY`, `MANY`. In ``Optimizer.step``, one in-place operator runs 20 times or more. Its closure and the
-    creation of state do not count. No operator works on many tensors at once (``_foreach_``, ``_fused_``), and none is
-    compiled. Only optimizers of torch with a fused implementation count.
+    The thresholds are `MANY` and `HEAVY`. One in-place operator runs at least 20 times in ``Optimizer.step``. The
+    closure and the creation of optimizer state do not count. The update contains no compiled operator and none for many
+    tensors (``_foreach_``, ``_fused_``). Only optimizers of torch with a fused implementation count.
 
-    The gain was measured on a CPU, see `SAVED`. On a device it is an upper bound.
+    The gain was measured on a CPU, see `SAVED`, and is an upper bound on a device.
     """
     updates, name = _updates(window), _optimizer(window)
     creation = window.spans(_within(window, window.matching(operators.MAKING_STATE, Kind.OP), updates))
     update_spans = intervals.subtract(
         window.clipped(updates), creation
-    )  # the fix does not avoid the single creation of optimizer state
+    )  # the fix does not avoid the creation of optimizer state, which runs once
     ops = _within(window, window.matching(operators.IN_PLACE, Kind.OP), update_spans)
     if name not in SAVED or not len(ops) or len(_within(window, window.matching(_AT_ONCE, Kind.OP), updates)):
         return
@@ -79,14 +79,14 @@ def _optimizer(window: Evidence) -> str:
 
 
 def zeroed_gradients(window: Evidence) -> Iterator[Finding]:
-    """Gradients are filled with zeros instead of being dropped, which costs 1% of the step or more.
+    """Report gradients that are filled with zeros instead of set to None, if this costs at least 1% of the step.
 
-    Threshold: `evidence.NOTABLE`. The operators that fill gradients in ``Optimizer.zero_grad`` count, and one addition
-    in ``AccumulateGrad`` per filled gradient. Further additions accumulate gradients.
+    The threshold is `evidence.NOTABLE`. The operators that fill gradients in ``Optimizer.zero_grad`` count, and one
+    addition in ``AccumulateGrad`` per filled gradient.
 
-    Measured on a CPU with one thread: the fix saved 27% of ``examples/bad/zeroed_gradients.py`` and 34 to 46% with a
-    large embedding. The fix cost 11 to 52% in two layers of 2,048, because new memory for large gradients causes page
-    faults. The gain is therefore an upper bound.
+    Measured on a CPU with one thread: ``set_to_none=True`` saved 27% of ``examples/bad/zeroed_gradients.py`` and 34 to
+    46% with a large embedding. With two layers of 2,048 it cost 11 to 52%, because new memory for large gradients
+    causes page faults. The gain is therefore an upper bound.
     """
     zero_grad = window.with_prefix(ranges.ZERO_GRAD, Kind.ANNOTATION)
     fill_ops = _within(window, window.matching(operators.ZERO, Kind.OP), intervals.of_slices(window.trace, zero_grad))
@@ -98,7 +98,7 @@ def zeroed_gradients(window: Evidence) -> Iterator[Finding]:
     add_ms, _ = window.cost(add_ops) if len(add_ops) else (0.0, 0.0)
     filled_count = (
         len(fill_ops) if len(fill_ops) > len(zero_grad) else len(add_ops)
-    )  # one _foreach_zero_ fills all gradients
+    )  # a single _foreach_zero_ fills all gradients
     gain = min(fill_ms + add_ms * min(filled_count / max(len(add_ops), 1), 1.0), limit)
     if not window.is_worth(gain):
         return

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Flags, Ints
 
 SAVED: Final = 0.5
-"""Saving of a faster type for GEMMs, as a share of their time. float32 over float64 on a CPU saved 35 to 56% in linear
-layers and 99% in convolutions. For tensor cores it is an assumption."""
+"""Fraction of the time of GEMMs that a faster type saves. On a CPU, float32 instead of float64 saved 35 to 56% in
+linear layers and 99% in convolutions. The value is an assumption for tensor cores.
+"""
 
 _PLAIN_NAME: Final = re.compile(r"\w+(?:\([\w\s*,&]*\))?")
 _LIBRARY_KERNEL: Final = re.compile(
@@ -34,22 +35,22 @@ _LIBRARY_KERNEL: Final = re.compile(
     r"volta|turing|ampere|maxwell|hopper|blackwell|sm\d\d|gem[mv]\w*\d+x\d+|split_?k|marlin|machete",
     re.IGNORECASE,
 )
-"""Names of library kernels. Some contain only an architecture or tile sizes instead of the library."""
+"""Pattern of names of library kernels. Some names contain only an architecture or tile sizes, not the library."""
 
 
 class Capability(enum.IntEnum):
-    """Major compute capability of NVIDIA's devices."""
+    """Major compute capability of NVIDIA devices."""
 
     VOLTA = 7
     AMPERE = 8
 
 
 def float32_products(window: Evidence) -> Iterator[Finding]:
-    """Kernels that multiply float32 without tensor cores take 5% of the step or more, on a device with tensor cores.
+    """Report float32 GEMMs and convolutions without tensor cores, if they take at least 5% of the step (`HEAVY`).
 
-    Threshold: `HEAVY`. Kernels are detected by name, on NVIDIA devices with tensor cores. If other GEMMs or
-    convolutions run as TF32, or an operator allows it, TF32 is on. Then the library chose these kernels itself, and
-    there is no finding. Products that are bound by memory do not count.
+    Kernels are detected by name, on NVIDIA devices with tensor cores. If other GEMMs or convolutions run as TF32, or an
+    operator allows TF32, the library itself chose the float32 kernels, and there is no finding. Kernels that are bound
+    by memory do not count.
     """
     if window.gpu is None or window.gpu[1] < Capability.VOLTA:
         return
@@ -114,11 +115,11 @@ def _version_of_products(window: Evidence, rows: Ints) -> str:
 
 
 def float64_products(window: Evidence) -> Iterator[Finding]:
-    """GEMMs and convolutions of float64 tensors take 5% of the step or more.
+    """Report GEMMs and convolutions of float64 tensors, if they take at least 5% of the step (`HEAVY`).
 
-    Threshold: `HEAVY`. ``record_shapes`` records the input types. Scalars (tensors without dimensions) do not count.
+    ``record_shapes`` records the input types. Scalars (tensors without dimensions) do not count.
 
-    The gain was measured on a CPU, see `SAVED`. On a device it is an upper bound.
+    The gain was measured on a CPU, see `SAVED`, and is an upper bound on a device.
     """
     rows = in_float64(window, window.matching(operators.GEMMS, Kind.OP))
     if not len(rows):
@@ -143,14 +144,14 @@ def float64_products(window: Evidence) -> Iterator[Finding]:
 
 
 def unaligned_products(window: Evidence) -> Iterator[Finding]:
-    """GEMMs on tensor cores whose rows do not begin at multiples of 16 bytes take 5% of the step or more.
+    """Report GEMMs with unaligned rows on tensor cores, if they take at least 5% of the step (`HEAVY`).
 
-    GEMMs of unfused attention do not count, because a fused kernel needs no padding. GEMMs that are bound by memory do
-    not count, because padding increases the bytes that they read.
+    Rows are unaligned if they do not begin at multiples of 16 bytes. Source: NVIDIA's "Matrix Multiplication Background
+    User's Guide". GEMMs of unfused attention do not count, because a fused kernel needs no padding. GEMMs that are
+    bound by memory do not count, because padding increases the bytes that they read.
 
-    Threshold: `HEAVY`. Names of CUTLASS kernels have the number of elements per load (``align1``). By NVIDIA's "Matrix
-    Multiplication Background User's Guide", GEMMs are fastest if dimensions are multiples of 16 bytes. The sizes come
-    from the launching operators; ``record_shapes`` records them.
+    Names of CUTLASS kernels contain the number of elements per load (``align1``). The sizes come from the launching
+    operators, if ``record_shapes`` recorded them.
     """
     rows = window.work_named(device_work.UNALIGNED, Kind.KERNEL)
     rows = rows[~np.isin(rows, attention.unfused_work(window)) & ~np.isin(rows, _memory_bound(window))]
@@ -190,12 +191,12 @@ def _not_multiples(shapes: object, multiple: int) -> list[int]:
 
 
 def weight_bound_products(window: Evidence) -> Iterator[Finding]:
-    """GEMVs, and GEMMs with few rows, that are bound by reading their weights take 10% of the step or more.
+    """Report matrix products that are bound by reading their weights, if they take at least 10% of the step (`MAJOR`).
 
-    Threshold: `MAJOR`. Recorded shapes determine operations and bytes. Moving data takes longer than computing, most of
-    the bytes are the weight, and the kernel reaches 30% of the limit or more. Without shapes, GEMVs are detected by
-    kernel names. Batched products do not count, because they have no weights. Products of the backward pass do not
-    count, because their second factor may be an input.
+    Such products are GEMVs and GEMMs with few rows. By the recorded shapes, moving the data takes longer than
+    computing, most of the bytes are the weight, and the kernel reaches at least 30% of the limit. Without shapes, GEMVs
+    are detected by kernel names. Batched products do not count, because they have no weights. Products of the backward
+    pass do not count, because their second factor may be an input.
     """
     rows = _weight_bound(window)
     time_ms = window.device_ms(rows)
@@ -238,10 +239,10 @@ def _memory_bound(window: Evidence) -> Ints:
 
 
 def own_products(window: Evidence) -> Iterator[Finding]:
-    """Matrix products by custom kernels take 10% of the step or more.
+    """Report matrix products by custom kernels, if they take at least 10% of the step (`MAJOR`).
 
-    Threshold: `MAJOR`. No library operator launched the kernels, and no library uses their plain names (for example
-    from C or Triton). Kernels of a replayed graph do not count, because their launching operator is unknown.
+    A custom kernel (for example in C or Triton) has a plain name that no library uses, and no library operator launched
+    it. Kernels of a replayed graph do not count, because their launching operator is unknown.
     """
     trace = window.trace
     rows, launch = trace.device_rows[window.work], trace.launches[window.work]

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 _MIN_STEPS: Final = 2
-"""Minimum number of steps with a validation or checkpoint. A single one may belong to program start or end."""
+"""Minimum steps with a validation or checkpoint. A single validation or checkpoint may belong to program start or end.
+"""
 
 
 class Rare(NamedTuple):
@@ -78,23 +79,23 @@ def _work_of_part(rows: list[RareWork], steps: Steps, framework: str) -> Rare | 
 
 
 def validation_in_steps(work: Rare) -> Iterator[Finding]:
-    """Validation takes 10% of the run or more.
+    """Report validations that take at least 10% of the run (`MAJOR`).
 
-    Threshold: `MAJOR`, for the validation times of the run in ``rank0.rare.csv``. Integrations know when their
-    framework validates. ``perfhooks run`` treats each pass over a DataLoader without an update or a backward pass as a
-    validation. Other programs mark a validation with the label ``validation``.
+    The times are those in ``rank0.rare.csv``. Integrations know when their framework validates. ``perfhooks run``
+    treats each pass over a DataLoader without an update or a backward pass as a validation. Other programs mark a
+    validation with the label ``validation``.
     """
     if work.share >= MAJOR:
         yield from work.finding("validation-in-steps")
 
 
 def checkpoint_in_steps(work: Rare) -> Iterator[Finding]:
-    """Saving checkpoints takes 5% of the run or more.
+    """Report checkpoints that take at least 5% of the run (`HEAVY`).
 
-    Threshold: `HEAVY`, for the checkpoint times of the run in ``rank0.rare.csv``. ``perfhooks run`` times
-    ``torch.save`` on the main thread. Other runs need the label ``checkpoint``.
+    The times are those in ``rank0.rare.csv``. ``perfhooks run`` times ``torch.save`` on the main thread. Other runs
+    need the label ``checkpoint``.
 
-    Measured: writing in a thread saved no time on two cores. Half as many checkpoints save half of their time.
+    Measured on two cores: writing in a thread saved no time. Half as many checkpoints save half of their time.
     """
     if work.share >= HEAVY:
         yield from work.finding("checkpoint-in-steps")

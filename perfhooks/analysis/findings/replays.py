@@ -25,7 +25,7 @@ _DIFFERS: Final = "graph-differs"
 
 class Replay(NamedTuple):
     version: str = ""
-    """Name of the alternative texts in ``host-bound.toml``; empty with only one step."""
+    """Name of the alternative texts in ``host-bound.toml``; empty if the window has only one step."""
     kernels: int = 0
     has_shapes: bool = False
     waits: float = 0.0
@@ -44,8 +44,8 @@ class Replay(NamedTuple):
 def check_replay(window: Evidence) -> Replay:
     """Check whether a CUDA graph can replay the launches of the steps.
 
-    A graph replays the same kernels with the same shapes. It cannot contain a wait of the host for a value of the
-    device. Waits for CUDA events are allowed.
+    A CUDA graph replays the same kernels with the same shapes. A CUDA graph can contain waits for CUDA events, but no
+    wait of the host for a value of the device.
     """
     between = _waits_between(window)
     if len(between):

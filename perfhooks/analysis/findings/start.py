@@ -18,15 +18,16 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Intervals
 
 SOONEST: Final = 10
-"""Recommended minimum of steps before recording. By then, kernels are loaded and compiled."""
+"""Recommended minimum steps before the first recorded step. After 10 steps, kernels are loaded and compiled."""
 
 
 def recorded_start(window: Evidence) -> Iterator[Finding]:
-    """One-time work takes 10% of the profiled time or more, or only first steps of the program were profiled.
+    """Report one-time work that takes at least 10% of the profiled time (`MAJOR`).
 
-    Threshold: `MAJOR`. The first steps are the first three of a process. One-time work includes loading kernels,
-    creating a context, the first compilation, capturing graphs and trying convolution algorithms
-    (`perfhooks.trace.nesting.starts`). If the last profiled step compiles too, the finding is `recompilation`.
+    Also report that only first steps (the first three of a process) were profiled. One-time work includes loading
+    kernels, creating a context, the first compilation, capturing graphs and trying convolution algorithms
+    (`perfhooks.trace.nesting.starts`). If the last profiled step compiles too, `recompilation` reports the
+    compilations.
     """
     startup = window.startup
     one_time = intervals.joined(*startup.values())

@@ -1,4 +1,4 @@
-"""The steps of one window from which rules compute findings."""
+"""The steps of one window over which rules compute means."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class WindowSteps:
-    """Complete steps of the most common kind, after the first steps of the program.
+    """Complete steps after the first steps of the program, without rare validations, rare checkpoints and outliers.
 
     Without step marks, the whole recording counts as one step.
     """
@@ -94,7 +94,7 @@ class WindowSteps:
 
     @cached_property
     def step_ms(self) -> float:
-        """Mean over the steps of the wall time or the device time, if the latter is longer."""
+        """Mean over the steps of the wall time, or of the device time if it is longer."""
         wall, busy = self.steps["wall_ms"].to_numpy(), self.steps["busy_ms"].fill_null(0).to_numpy()
         return float(np.maximum(wall, busy).mean()) if self.count else 0.0
 
@@ -106,7 +106,7 @@ class WindowSteps:
 
     @cached_property
     def windows(self) -> Intervals:
-        """Intervals of the steps, without intervals in which perfhooks itself works."""
+        """Intervals of the steps, without the work of perfhooks itself."""
         return intervals.subtract(intervals.union(self.marks.start, self.marks.end), self._own_work)
 
     @cached_property
@@ -118,7 +118,7 @@ class WindowSteps:
 
     @cached_property
     def startup(self) -> dict[str, Intervals]:
-        """Intervals of each kind of one-time work. Compilation is not one-time work if the last step compiles."""
+        """Intervals of each kind of one-time work. Compilation does not count if the last step compiles, too."""
         by_name = {
             name: intervals.intersect(intervals_of_name, self.windows)
             for name, intervals_of_name in starts.by_kind(self.trace).items()
@@ -137,7 +137,7 @@ class WindowSteps:
         return self.clipped(intervals.of_slices(self.trace, rows))
 
     def clipped(self, moments: Intervals) -> Intervals:
-        """Return the parts of the intervals inside the steps, without one-time work."""
+        """Return the intersection of the intervals with the steps, without one-time work."""
         return intervals.intersect(moments, self._usual_intervals)
 
     def per_step(self, moments: Intervals) -> float:

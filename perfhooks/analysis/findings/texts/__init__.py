@@ -1,8 +1,8 @@
 """Texts of findings. Each rule has a file in this folder; rules supply the values in braces.
 
-Format specifications are those of Python, and ``ms``, ``share`` and ``size`` of `perfhooks.core.words`.
-``{lines:count line}`` is a number with its noun: ``1 line``, ``2 lines``. ``{rate:.3g GB/s}`` is a number with its
-unit. A list of lines is joined by commas.
+Format specifications are those of Python, and ``ms``, ``share`` and ``size`` of `perfhooks.core.words`. ``{lines:count
+line}`` is a number with its noun: ``1 line``, ``2 lines``. ``{rate:.3g GB/s}`` is a number with its unit. A list of
+lines is joined by commas.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _UNITS: Final = {"ms": "ms", "share": "ratio", "size": "bytes", "hundredths": "m
 
 
 class Value(msgspec.Struct, frozen=True):
-    """A value of a text field. The unit is ``ms``, ``bytes``, ``ratio``, ``GB/s``, ``number`` or ``name``."""
+    """A value inserted into a text. The unit is ``ms``, ``bytes``, ``ratio``, ``GB/s``, ``number`` or ``name``."""
 
     value: float | int | str | None
     unit: str
@@ -50,14 +50,14 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class EvidenceLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of the evidence of a finding, with the values in its text."""
+    """One line of the evidence of a finding, with the values inserted into the line."""
 
     phrase: str
-    """Key of the line in the evidence texts of the rule."""
+    """Key of the line in the ``[evidence]`` table of the rule's texts."""
     text: str
     values: dict[str, Value] = {}
     parts: tuple[EvidenceLine, ...] = ()
-    """Lines that the text contains, for example one for each category."""
+    """Lines inserted into this line, for example one for each category."""
 
     def __str__(self) -> str:
         return self.text
@@ -68,7 +68,7 @@ def _joined(value: object) -> str:
 
 
 class Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
-    """Texts of a rule for some of its windows. A field such as ``{fix}`` inserts the usual text."""
+    """Alternative texts of a rule, for some of its findings. A field such as ``{fix}`` inserts the main text."""
 
     title: str = "{title}"
     estimate: str = "{estimate}"
@@ -83,7 +83,7 @@ class RuleTexts(Version, frozen=True):
     evidence: dict[str, str] = {}
     versions: dict[str, Version] = {}
     general_fix: str = ""
-    """Fix that the documentation shows if ``fix`` contains values of a window."""
+    """Fix that the documentation shows instead of ``fix``, if ``fix`` contains values of a window."""
 
 
 class Formatter(string.Formatter):

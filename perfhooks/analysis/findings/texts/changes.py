@@ -67,11 +67,11 @@ CHANGES: Final = (
     ),
     _statement("compile", "fusable-chains", "host-bound", "written-out-attention", model="{model}.compile()"),
 )
-"""All changes. Their statements for the model run in this order."""
+"""All changes that ``perfhooks tune`` tries. Statements that change the model run in this order."""
 
 
 def select(fixes: Mapping[str, str], cores: int, *, all_changes: bool) -> list[TrainingChange]:
-    """Return changes for rules. ``fixes`` maps rules to code, which has the values of the worker plan."""
+    """Return the changes for findings. ``fixes`` maps rules to example code."""
     plan = {
         name: int(value)
         for name, value in re.findall(r"(num_workers|prefetch_factor)=(\d+)", "\n".join(fixes.values()))
