@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 from perfhooks.core import process
-from perfhooks.record.launch.command_line import VARIABLE
+from perfhooks.record.launch import children
 
 pytestmark = pytest.mark.process
 
@@ -21,21 +19,19 @@ SCRIPT = Path(__file__).parent / "children_training.py"
 WORDS = ("--schedule", "wait=4 warmup=1 active=4 repeat=1", "--handler", "steps", "--exit-timeout", "60")
 
 
-def started(folder, *words):
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    script = folder / SCRIPT.name
-    shutil.copy(SCRIPT, script)
-    command = [sys.executable, *words[:-1], script, *words[-1].split()]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    for meeting in folder.glob("*.meeting"):
-        meeting.unlink()
-    return done
+@pytest.fixture
+def started(launch, tmp_path):
+    """Runs the training in the test's folder, where its ranks meet."""
+    script = shutil.copy(SCRIPT, tmp_path)
+    return lambda words: launch(*WORDS, script, *words.split())
 
 
 def run_folders(folder):
     return [path for path in (folder / "perf").glob("*") if not path.is_symlink()]
+
+
+def lines_of_perfhooks(done):
+    return [line for line in done.stderr.splitlines() if line.startswith("perfhooks: ")]
 
 
 def error_of_program(text):
@@ -49,17 +45,16 @@ def error_of_program(text):
     [
         ("torch spawn 2", 0),
         ("torch spawn 1 exit", 1),
-        ("process spawn 1 raise", 1),
+        ("process fork 1 raise", 1),
         ("process fork 1 exit", 3),
-        ("process forkserver 2", 0),
+        ("process forkserver 1", 0),
     ],
 )
-def test_training_in_a_child_process_is_recorded(words, code, tmp_path):
-    ranks, is_failing = int(words.split()[2]), code != 0
-    done = started(tmp_path, "-m", "perfhooks", "run", *WORDS, words)
+def test_training_in_a_child_process_is_recorded(channel, started, words, code, tmp_path):
+    ranks, done = int(words.split()[2]), started(words)
     assert done.returncode == code, done.stderr
-    if is_failing:
-        bare = started(tmp_path, words)
+    if code:
+        bare = warm.run(channel, tmp_path / SCRIPT.name, *words.split(), timeout=300)
         assert (done.returncode, done.stdout) == (bare.returncode, bare.stdout)
         assert error_of_program(done.stderr) == error_of_program(bare.stderr)
     assert done.stdout.count("loss") == ranks
@@ -68,21 +63,21 @@ def test_training_in_a_child_process_is_recorded(words, code, tmp_path):
     assert sorted(capture["rank"] for capture in captures) == list(range(ranks))
     assert {capture["state"] for capture in captures} == {"done"}
     assert len(list(run.glob("rank*.timeline.csv"))) == ranks
-    assert len(re.findall("^perfhooks: ", done.stderr, re.MULTILINE)) == 1, done.stderr
+    assert len(lines_of_perfhooks(done)) == 1, done.stderr
     assert f"{run}" in done.stderr
 
 
-def test_training_in_a_child_after_a_training_is_recorded_apart(tmp_path):
-    done = started(tmp_path, "-m", "perfhooks", "run", *WORDS, "after fork 1")
+def test_training_in_a_child_after_a_training_is_recorded_apart(started, tmp_path):
+    done = started("after fork 1")
     assert done.returncode == 0, done.stderr
     runs = run_folders(tmp_path)
     assert len(runs) == 2, done.stderr
     assert all(list(run.glob("train-*/rank0.steps.csv")) for run in runs)
-    assert len(re.findall("^perfhooks: ", done.stderr, re.MULTILINE)) == 2, done.stderr
+    assert len(lines_of_perfhooks(done)) == 2, done.stderr
 
 
 LIGHTNING = """
-import lightning as L, torch
+import lightning.pytorch as L, torch
 
 class Module(L.LightningModule):
     def __init__(self):
@@ -103,48 +98,38 @@ if __name__ == "__main__":
 
 
 @pytest.mark.framework
-def test_lightning_in_spawned_processes_is_recorded(tmp_path):
+def test_lightning_in_spawned_processes_is_recorded(launch_framework, tmp_path):
     pytest.importorskip("lightning")
-    (tmp_path / "fit.py").write_text(LIGHTNING)
-    command = [sys.executable, "-m", "perfhooks", "run", *WORDS, "fit.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    script = tmp_path / "fit.py"
+    script.write_text(LIGHTNING)
+    done = launch_framework(*WORDS, script)
     assert done.returncode == 0, done.stderr
     (run,) = run_folders(tmp_path)
     assert len(list(run.glob("train-*/rank*.steps.csv"))) == 2
     assert "nothing" not in done.stderr
-    assert len(re.findall("^perfhooks: ", done.stderr, re.MULTILINE)) == 1, done.stderr
-
-
-@pytest.mark.parametrize("words", ["pool spawn 1", "executor fork 1"])
-def test_training_in_a_pool_is_not_recorded_and_says_why(words, tmp_path):
-    done = started(tmp_path, "-m", "perfhooks", "run", *WORDS, words)
-    assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("perfhooks: ")]
-    assert "nothing was recorded: a worker of a process pool trains" in line
-    assert not (tmp_path / "perf").exists()
-
-
-def test_child_without_a_training_records_nothing(tmp_path):
-    done = started(tmp_path, "-m", "perfhooks", "run", *WORDS, "process spawn 1 predict")
-    assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("perfhooks: ")]
-    assert line.endswith("fetched no batch and made no update, and no child process trained")
-    assert not (tmp_path / "perf").exists()
+    assert len(lines_of_perfhooks(done)) == 1, done.stderr
 
 
 @pytest.mark.parametrize(
-    "module",
+    ("words", "reason"),
     [
-        "multiprocessing.pool",
-        "multiprocess.pool",
-        "concurrent.futures.process",
-        "joblib.externals.loky.process_executor",
+        ("pool spawn 1", "nothing was recorded: a worker of a process pool trains"),
+        ("executor fork 1", "nothing was recorded: a worker of a process pool trains"),
+        ("process fork 1 predict", "fetched no batch and made no update, and no child process trained"),
     ],
 )
-def test_worker_of_a_pool_is_a_helper(module, monkeypatch):
-    from perfhooks.record.launch import children
+def test_children_without_a_recording_are_the_reason(started, words, reason, tmp_path):
+    done = started(words)
+    assert done.returncode == 0, done.stderr
+    (line,) = lines_of_perfhooks(done)
+    assert reason in line
+    assert not (tmp_path / "perf").exists()
 
+
+@pytest.mark.parametrize("package", ["multiprocessing", "multiprocess", "concurrent.futures", "joblib.externals.loky"])
+def test_worker_of_a_pool_is_a_helper(package, monkeypatch):
     monkeypatch.setattr(process, "target_module", lambda: "my.pools")
     assert not children.is_helper_process()
-    monkeypatch.setattr(process, "target_module", lambda: module)
+    name = {"concurrent.futures": "process", "joblib.externals.loky": "process_executor"}.get(package, "pool")
+    monkeypatch.setattr(process, "target_module", lambda: f"{package}.{name}")
     assert children.is_helper_process()
