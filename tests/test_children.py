@@ -115,7 +115,7 @@ def test_lightning_in_spawned_processes_is_recorded(launch_framework, tmp_path):
     [
         ("pool spawn 1", "nothing was recorded: a worker of a process pool trains"),
         ("executor fork 1", "nothing was recorded: a worker of a process pool trains"),
-        ("process fork 1 predict", "fetched no batch and made no update, and no child process trained"),
+        ("process spawn 1 predict", "fetched no batch and made no update, and no child process trained"),
     ],
 )
 def test_children_without_a_recording_are_the_reason(started, words, reason, tmp_path):
