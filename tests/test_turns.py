@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import json
+import math
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import held_training
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -26,7 +28,7 @@ from typer.testing import CliRunner
 from perfhooks.analysis.comparison import turns
 from perfhooks.analysis.comparison.turns import Block
 from perfhooks.cli.app import app
-from perfhooks.cli.turns import alternation, freezing, program
+from perfhooks.cli.turns import alternation, freezing, program, written
 from perfhooks.cli.turns.program import Program
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.record.launch import turns as held_turns
@@ -52,6 +54,7 @@ def short():
 
 OWNER = SimpleNamespace(
     start=lambda words, **how: subprocess.Popen(words, start_new_session=True, **how),
+    end_all=lambda _: None,
     check=lambda: None,
     status=lambda _: None,
 )
@@ -122,17 +125,15 @@ def test_the_slower_command_is_found_and_ends_with_its_exit_code(compare, tmp_pa
     assert int(ended[1]) in range(6, 18, 2), "three pairs at least, and as many as it takes"
 
 
-def test_json_and_markdown_equal_the_text(compare):
+def test_json_has_the_verdict_and_all_programs(compare):
     """B is A with half the work, so it is faster, and that is no failure."""
-    words = ("--run", training(), "--", training(work=WORK // 2), "--fail-if-slower", "2%", "--format")
-    done = compare(*words, "json")
+    done = compare("--run", training(), "--", training(work=WORK // 2), "--fail-if-slower", "2%", "-f", "json")
     assert done.exit_code == 0, done.output
     said = json.loads(done.output)
     assert said["verdict"]["outcome"] == "faster"
     assert said["verdict"]["typical"]["ratio"] == pytest.approx(0.5, abs=0.2)
     assert {each["exit_code"] for each in said["programs"]} == {0}
     assert [each["side"] for each in said["programs"]][:6] == ["A", "B", "B", "A", "A", "B"]
-    assert "**Faster: " in compare(*words, "markdown").output
 
 
 @pytest.mark.usefixtures("few")
@@ -179,18 +180,14 @@ def test_commands_without_detected_steps_are_reported_once(compare, tmp_path, mo
     assert "A and B made no steps that perfhooks detects; Ctrl-C ends the comparison" in line
 
 
-def test_a_command_that_fails_ends_all_with_its_last_lines(compare):
-    done = compare("--run", training(10**9), "--", training(kind="fail"))
+@pytest.mark.parametrize(
+    ("kind", "bound"),
+    [("fail", ()), ("slow_fail", ("--seconds", "60"))],  # the second one ends later than its socket, as after a signal
+)
+def test_a_command_that_fails_ends_all_with_its_last_lines(compare, kind, bound):
+    done = compare("--run", training(10**9), "--", training(kind=kind), *bound)
     assert done.exit_code == 1, done.output
     assert "B: the disk is full" in done.output
-    assert "B ended with exit code 1, so no more pairs were started" in done.output
-    assert programs_below() == []
-
-
-def test_failure_of_a_bounded_program_ends_all(compare):
-    """The process ends later than its socket, as after a signal or a long clean-up."""
-    done = compare("--run", training(10**9), "--", training(kind="slow_fail"), "--seconds", "60")
-    assert done.exit_code == 1, done.output
     assert "B ended with exit code 1, so no more pairs were started" in done.output
     assert programs_below() == []
 
@@ -209,44 +206,49 @@ def test_too_few_steps_are_no_comparison(compare):
     assert int(left) < turns.LEAST_BLOCKS
 
 
-UNEVEN = """
-import random, time, torch
-random.seed()
-model = torch.nn.Linear(2, 2)
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for _ in range(100):
-    model(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-    time.sleep(random.choice((0, 0, 0, 0.05)))
-"""
+@pytest.mark.parametrize(
+    ("spread", "pairs", "shortage", "line"),
+    [
+        (0.001, 3, "", "The same, "),
+        (0.1, 4, "", "Undecided: "),
+        (0.5, 1, "100 steps are too few, about 1,700 would do: let each command train for longer", None),
+        (9.0, 1, "100 steps are too few, and too uneven: let each command train for much longer", None),
+    ],
+)
+def test_too_uneven_steps_end_after_few_pairs(monkeypatch, spread, pairs, shortage, line):
+    rng = np.random.default_rng(0)
+    a, b = (program.Command(name=name, label="", words=[], folder=HERE) for name in "AB")
+    made = alternation.Alternation(plan=alternation.Plan(a=a, b=b, tolerance=0.02), folder=HERE, owner=OWNER)
 
+    def add_pair(_):
+        for command in (a, b):
+            blocks = [Block(8, *3 * [round(1e7 * math.exp(rng.normal(0, spread)))], 0) for _ in range(12)]
+            facts = {"steps": 100, "pids": [], "mark_end": lambda: None}
+            made.programs.append(SimpleNamespace(command=command, blocks=blocks, **facts))
+        made._count(made.programs[-2:])
 
-def test_a_script_of_too_few_steps_ends_after_few_pairs(compare, tmp_path):
-    """Its steps are so uneven that eight pairs would not decide; on a busy machine the first pair may not show it."""
-    (tmp_path / "uneven.py").write_text(UNEVEN)
-    done = compare("--run", tmp_path / "uneven.py", "--", tmp_path / "uneven.py")
-    assert done.exit_code == 0, done.output
-    first, *_, last = done.output.strip().splitlines()
-    assert re.fullmatch(r"Undecided: \d+ steps are too few, .*: let each command train for (much )?longer\.", first)
-    assert int(last.split(" programs ended with exit code 0.")[0]) <= 8
+    monkeypatch.setattr(alternation.Alternation, "_add_pair", add_pair)
+    made.run()
+    assert (len(made.pairs), made.shortage) == (pairs, shortage)
+    result = alternation.ComparisonResult(made.plan, made.judgement, made.shortage, [], None)
+    assert next(written.lines(result)).startswith(line or f"Undecided: {shortage}.")
 
 
 def test_git_revision_can_be_a_side(compare, tmp_path):
-    """The commit does twice the work of the working tree; its worktree is gone afterwards."""
+    """Or both sides: the first commit does twice the work of the second; their worktrees are gone afterwards."""
     git("init", "-q")
     file = Path("train.py")
     code = f"import sys\nsys.path.insert(0, {str(HERE)!r})\nimport held_training\nheld_training.main(1500, {{}})\n"
-    file.write_text(code.format(2 * WORK))
-    git("add", "train.py")
-    git("-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "twice")
-    file.write_text(code.format(WORK))
-    done = compare("--run-at", "HEAD", "train.py", "--", "train.py")
-    assert "Faster: " in done.output
+    for work in (2 * WORK, WORK):
+        file.write_text(code.format(work))
+        git("add", "train.py")
+        git("-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "work")
+    file.write_text("no Python")
+    done = compare("--run-at", "HEAD~1", "train.py", "--", "--run-at", "HEAD", "train.py", "--format", "markdown")
+    assert "**Faster: " in done.output
     assert len(git("worktree", "list").splitlines()) == 1
-    other = compare("--run", "train.py", "--", "--run-at", "HEAD", "train.py")
-    assert "Slower: " in other.output
-    assert "git has no revision 'nowhere'" in refused(compare("--run-at", "nowhere", "train.py", "--", "train.py"))
-    assert "elsewhere" in refused(compare("--run-at=elsewhere", "train.py", "--", "train.py"))
+    for words in (["--run-at=nowhere", "train.py", "--"], ["--run", "train.py", "--", "--run-at", "nowhere"]):
+        assert "git has no revision 'nowhere'" in refused(compare(*words, "train.py"))
 
 
 def git(*words):
@@ -318,14 +320,14 @@ def warm_programs(channel, monkeypatch):
         process.close()
 
 
-def pair(folder, *words):
-    """One pair of programs that have taken turns to their ends."""
+def pair(folder, *words, in_turns=False):
+    """One pair of programs that have taken turns to their ends, or the first one alone."""
     commands = [
         program.Command(name=name, label="", words=[sys.executable, *map(str, words)], folder=folder) for name in "AB"
     ]
-    plan = alternation.Plan(a=commands[0], b=commands[1], tolerance=0.02)
+    plan = alternation.Plan(a=commands[0], b=commands[1], tolerance=0.02, in_turns=in_turns)
     made = alternation.Alternation(plan=plan, folder=folder, owner=OWNER)
-    programs = [program.Program(command, folder, 1, OWNER) for command in commands]
+    programs = [program.Program(command, folder, 1, OWNER) for command in commands[: 1 if in_turns else 2]]
     made._take_turns(programs)
     codes = [each.wait() for each in programs]
     for each in programs:
@@ -433,7 +435,7 @@ HAS_TWO = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) > 1
 @pytest.mark.skipif(not HAS_TWO, reason="there is one processor, or none can be chosen")
 def test_block_runs_on_the_last_cpu_of_the_other_program(master):
     """A system leaves a thread where it is: of turns that are sent to either of two it would be right in one half."""
-    side = master(1000, WORK)
+    side = master(1000, 10)
     allowed, is_there = os.sched_getaffinity(side.process.pid), []
     side.held()
     for number in range(20):
@@ -458,11 +460,6 @@ def test_thread_stays_if_the_other_cpu_is_not_allowed(monkeypatch, why):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {here} if why == "forbidden" else before)
     held_turns._move_to_cpu(there)
     assert asked == []
-
-
-@pytest.mark.parametrize(("kind", "is_alone"), [("", True), ("child", False)])
-def test_program_reports_its_helpers(master, kind, is_alone):
-    assert master(12, WORK, "", kind).held()["is_alone"] == is_alone
 
 
 def done(steps, seconds, turns=2):
@@ -521,26 +518,20 @@ def test_ranks_that_ended_on_one_cpu_move_no_thread():
     assert found.processors == {}
 
 
-@pytest.mark.parametrize("is_alone", [True, False])
-def test_blocks_are_long_if_a_program_has_helpers(short, monkeypatch, is_alone):
+@pytest.mark.parametrize(
+    ("kind", "in_turns", "length_s"),
+    [
+        ("", False, alternation.SHORT_S),
+        ("child", False, alternation.LONG_S),
+        ("", True, alternation.LONG_S),  # no block is beside that of another program
+    ],
+)
+def test_blocks_are_long_if_a_program_has_helpers(short, monkeypatch, kind, in_turns, length_s):
     lengths = []
     monkeypatch.setattr(alternation, "_turn", lambda _, length_s: lengths.append(length_s) or Turn(20))
-    _, codes = pair(short, SCRIPT, 100, WORK, "", "" if is_alone else "child")
-    assert codes == [0, 0]
-    assert set(lengths) == {alternation.SHORT_S if is_alone else alternation.LONG_S}
-
-
-def test_sequential_programs_have_long_blocks(short, monkeypatch):
-    """Nobody's turn is beside that of another one."""
-    lengths = []
-    monkeypatch.setattr(alternation, "_turn", lambda _, length_s: lengths.append(length_s) or Turn(20))
-    command = program.Command(name="A", label="", words=[sys.executable, str(SCRIPT), "100", str(WORK)], folder=short)
-    plan = alternation.Plan(a=command, b=command, tolerance=0.02, in_turns=True)
-    started = Program(command, short, 1, OWNER)
-    alternation.Alternation(plan=plan, folder=short, owner=OWNER)._take_turns([started])
-    assert started.wait() == 0
-    started.close()
-    assert set(lengths) == {alternation.LONG_S}
+    _, codes = pair(short, SCRIPT, 100, WORK, "", kind, in_turns=in_turns)
+    assert set(codes) == {0}
+    assert set(lengths) == {length_s}
 
 
 PAUSED = psutil.STATUS_TRACING_STOP
@@ -549,6 +540,8 @@ PAUSED = psutil.STATUS_TRACING_STOP
 @pytest.fixture
 def held(short):
     """A program with children, held at a step."""
+    if sys.platform != "linux":
+        pytest.skip("children are paused on Linux")
     begun = []
 
     def begin(kind):
@@ -567,10 +560,6 @@ def held(short):
         each.close()
 
 
-ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="children are paused on Linux")
-
-
-@ON_LINUX
 def test_children_of_a_held_program_pause_until_its_next_block(held):
     """A loader worker that works ahead would have batches ready that took no time."""
     started, (child,) = held("child")
@@ -586,7 +575,6 @@ def test_children_of_a_held_program_pause_until_its_next_block(held):
     assert child.status() != PAUSED
 
 
-@ON_LINUX
 def test_child_stopped_by_the_training_stays_stopped(held):
     started, (child,) = held("stopped_child")
     started.stop_children()
@@ -595,7 +583,6 @@ def test_child_stopped_by_the_training_stays_stopped(held):
     assert child.status() == psutil.STATUS_STOPPED
 
 
-@ON_LINUX
 def test_training_gets_no_sigchld_for_a_paused_child(held):
     """A handler that waits for a dead child would wait for ever."""
     started, _ = held("sigchld")
@@ -605,7 +592,6 @@ def test_training_gets_no_sigchld_for_a_paused_child(held):
         assert started.until_held()
 
 
-@ON_LINUX
 def test_children_of_a_killed_program_run_on(held):
     """They can notice the death of their parent."""
     started, (child,) = held("child")
@@ -617,7 +603,6 @@ def test_children_of_a_killed_program_run_on(held):
     assert not child.is_running()
 
 
-@ON_LINUX
 def test_children_that_cannot_be_paused_are_noted(held, monkeypatch):
     started, (child,) = held("child")
     monkeypatch.setattr(freezing, "_ptrace", lambda *_: errno.EPERM)
@@ -633,13 +618,6 @@ def test_program_does_not_outlive_the_supervisor(master):
     side.held()
     side.leave()
     assert side.process.wait(60) == -signal.SIGKILL
-
-
-def test_program_continues_alone_after_the_last_block(master):
-    side = master(12, WORK)
-    side.held()
-    side.answer(0)
-    assert side.process.wait(60) == 0
 
 
 def test_raising_handler_ends_a_held_program(master):
