@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import textwrap
 import threading
 import time
 import typing
@@ -139,41 +138,32 @@ def test_run_file_names_the_event_that_ends_a_step(launched):
     assert "imports" in page["startup"]["phase"]
 
 
-def test_run_folder_beside_threads_adds_no_main_thread_call(tmp_path):
+def test_run_folder_beside_threads_adds_no_main_thread_call(launch, tmp_path):
     """Each system call would let the threads take the interpreter; without threads, another thread gains nothing."""
     outputs = {}
     for number in (0, 8):
-        command = [f"beside{number}" if word == "it" else word for word in RUN]
-        script = (HERE / "threaded_training.py", tmp_path / "perf", number, 3, 0.001)
-        code, out, err = done(tmp_path, *command, sys.executable, *script)
-        assert code == 0, err
-        outputs[number] = out.split()
-        assert len(windows(tmp_path, f"beside{number}")) == 1, err
-        facts = json.loads((tmp_path / f"perf/beside{number}/run.json").read_text())
+        run = f"beside{number}"
+        arguments = (tmp_path / "perf", number, 3, 0.001)
+        done = launch(*WORDS, "--run", run, HERE / "threaded_training.py", *arguments)
+        assert done.returncode == 0, done.stderr
+        outputs[number] = done.stdout.split()
+        assert len(windows(tmp_path, run)) == 1, done.stderr
+        facts = json.loads((tmp_path / f"perf/{run}/run.json").read_text())
         assert facts["steps_by"]["what"] == "loader"
-        assert facts["windows"] == windows(tmp_path, f"beside{number}")
+        assert facts["windows"] == windows(tmp_path, run)
     assert int(outputs[0][0]) > 0
     assert int(outputs[8][0]) == 0
     assert outputs[0][-1] == outputs[8][-1]
 
 
 @pytest.mark.parametrize(("pause", "is_recorded"), [(60, True), (0, False)])
-def test_short_training_beside_busy_threads_is_not_recorded(tmp_path, pause, is_recorded):
+def test_short_training_beside_busy_threads_is_not_recorded(launch, tmp_path, pause, is_recorded):
     """Beside idle threads, the first steps are recorded. Busy threads would make them ten times as slow."""
-    command = [sys.executable, "-m", "perfhooks", "run", "--run", "it", "--handler", "steps", sys.executable]
-    code, out, err = done(tmp_path, *command, HERE / "threaded_training.py", tmp_path / "perf", 4, 3, pause)
-    assert code == 0, err
-    assert (int(out.split()[-2]) > 0) is is_recorded
-    assert ("nothing was recorded: " in err) is not is_recorded
-
-
-def test_training_makes_the_files_itself_without_a_worker(tmp_path):
-    """polars imports itself from Rust, and finds itself although the program has no module of this name."""
-    code, out, err = done(tmp_path, *RUN, "--no-background", SCRIPT, "raw")
-    assert code == 0, err
-    assert "panicked" not in err
-    assert "loss" in out
-    assert rows(tmp_path / "perf/it/train-000005-000008/rank0.steps.csv")
+    script = (HERE / "threaded_training.py", tmp_path / "perf", 4, 3, pause)
+    done = launch("--run", "it", "--handler", "steps", *script)
+    assert done.returncode == 0, done.stderr
+    assert (int(done.stdout.split()[-2]) > 0) is is_recorded
+    assert ("nothing was recorded: " in done.stderr) is not is_recorded
 
 
 def test_the_wait_for_data_is_a_part_of_the_step(launched):
@@ -204,10 +194,10 @@ def test_steps_and_operators_equal_those_of_an_edited_loop(channel, launch, tmp_
     assert len(counts[0]) > 20
 
 
-def test_workers_that_are_spawned_know_the_script(tmp_path):
-    code, out, err = done(tmp_path, *RUN, SCRIPT, "spawn")
-    assert code == 0, err
-    assert "loss" in out
+def test_workers_that_are_spawned_know_the_script(launch, tmp_path):
+    done = launch(*WORDS, SCRIPT, "spawn")
+    assert done.returncode == 0, done.stderr
+    assert "loss" in done.stdout
     assert windows(tmp_path) == ["train-000005-000008"]
 
 
@@ -335,40 +325,56 @@ def test_ranks_of_torchrun_share_one_run(tmp_path):
     assert {path.resolve() for path in (tmp_path / "perf").iterdir()} == {tmp_path / "perf/it"}
 
 
-def test_sitecustomize_of_the_user_runs_too(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.HIS_OWN = True")
-    code, out, err = done(
-        tmp_path, *RUN, sys.executable, "-c", "print(HIS_OWN); import sys; print(sys.path[1])",
-        env={"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
-    )  # fmt: skip
-    assert (code, out.split()) == (0, ["True", str(tmp_path)]), err
+SITE = """
+import importlib.util, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch.optim.optimizer":
+            sys.meta_path.remove(self)
+            spec = importlib.util.find_spec(name)
+            execute = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: (execute(module), print("theirs"))
+            return spec
+
+sys.meta_path.insert(1, Finder())
+"""
+OWN = f"""
+import os, sys
+print(sys.path[1])
+sys.path.append({str(HERE)!r})
+import launched_training, torch
+print("loss", launched_training.raw().item())
+os.kept = iter(torch.utils.data.DataLoader(range(4)))
+next(os.kept)
+"""
 
 
-def test_import_hooks_of_other_tools_still_run(tmp_path):
-    hook = """
-        import importlib.util, sys
-        class Finder:
-            def find_spec(self, name, path=None, target=None):
-                if name == "torch.optim.optimizer":
-                    sys.meta_path.remove(self)
-                    spec = importlib.util.find_spec(name)
-                    execute = spec.loader.exec_module
-                    spec.loader.exec_module = lambda module: (execute(module), print("theirs"))
-                    return spec
-        sys.meta_path.insert(1, Finder())
-    """
-    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(hook))
-    code, out, err = done(
-        tmp_path, *RUN, sys.executable, "-c", "import torch",
-        env={"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
-    )  # fmt: skip
-    assert (code, out) == (0, "theirs\n"), err
+@pytest.fixture(scope="module")
+def own_start(tmp_path_factory):
+    """A program whose user has a sitecustomize, and which makes its files itself."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "sitecustomize.py").write_text(SITE)
+    (folder / "train.py").write_text(OWN)
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    return folder, done(folder, *RUN, "--no-background", "train.py", env={"PYTHONPATH": path})
 
 
-def test_loader_iterator_may_outlive_the_modules(tmp_path):
-    code = "import os, torch; os.kept = iter(torch.utils.data.DataLoader(range(4))); next(os.kept)"
-    result, _, err = done(tmp_path, *RUN, sys.executable, "-c", code)
-    assert result == 0
+def test_sitecustomize_and_import_hooks_of_the_user_run_too(own_start):
+    folder, (code, out, err) = own_start
+    assert (code, out.split()[:2]) == (0, [str(folder), "theirs"]), err
+
+
+def test_training_makes_the_files_itself_without_a_worker(own_start):
+    """polars imports itself from Rust, and finds itself although the program has no module of this name."""
+    folder, (_, out, err) = own_start
+    assert "panicked" not in err
+    assert "loss" in out
+    assert rows(folder / "perf/it/train-000005-000008/rank0.steps.csv")
+
+
+def test_loader_iterator_may_outlive_the_modules(own_start):
+    _, (_, _, err) = own_start
     assert "Exception ignored" not in err
 
 
