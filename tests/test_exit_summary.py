@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import itertools
 import json
 import os
 import platform
@@ -312,16 +313,36 @@ ENDS = {
 }
 
 
+COMMAND = f"exec(open({str(Path(warm.__file__).with_name('warm_launch.py'))!r}).read())"
+SUBREAPER = f"import ctypes; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); {COMMAND}"
+
+
+@pytest.fixture
+def command_of(channel, tmp_path):
+    """Starts a command of perfhooks in a process that has imported torch, after what a line of Python does there."""
+    begun = []
+
+    def start(line, *words, **how):
+        (tmp_path / "command.py").write_text(line)
+        begun.append(warm.Process(channel, tmp_path / "command.py", *words, is_whole=True, **how))
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        process.close()
+
+
 @pytest.mark.parametrize("end", ENDS)
-def test_the_summary_is_complete_before_the_command_returns(tmp_path, end):
+def test_the_summary_is_complete_before_the_command_returns(command_of, tmp_path, end):
     """No other process could print it: nothing waits for the end of a command that adopts orphans."""
     script(tmp_path, f"import os, signal, sys, time\n{textwrap.dedent(TRAINING)}\n{end}")
-    done = run(tmp_path, "--exit-timeout", "60", "train.py", preexec_fn=be_a_subreaper)
-    assert (done.returncode, done.stdout) == (ENDS[end], b"trained\n"), done.stderr
-    *_, path = done.stderr.decode().splitlines()
+    process = command_of(SUBREAPER, "run", "--exit-timeout", "60", "train.py")
+    out, err = process.communicate(timeout=TIMEOUT)
+    assert (process.returncode, out) == (ENDS[end], "trained\n"), err
+    *_, path = err.splitlines()
     assert path.startswith("  report: ")
     assert Path(path.removeprefix("  report: ")).exists()
-    assert len(re.findall(rb"^perfhooks: ", done.stderr, re.MULTILINE)) == 1
+    assert len(re.findall(r"^perfhooks: ", err, re.MULTILINE)) == 1
 
 
 def test_command_without_torch_is_reported_before_its_end(tmp_path):
@@ -408,18 +429,12 @@ HANGS = """
 """
 
 
-def test_ctrl_c_ends_the_wait_for_files_silently(tmp_path):
+def test_ctrl_c_ends_the_wait_for_files_silently(command_of, tmp_path):
     (tmp_path / "hangs.py").write_text(textwrap.dedent(HANGS))
     script(tmp_path, textwrap.dedent(TRAINING) + "\nimport sys; sys.exit(3)")
-    words = ["--exit-timeout", "300", "--handler", "hangs:Hangs", "train.py"]
-    clean = {name: value for name, value in os.environ.items() if name != VARIABLE} | {"PYTHONPATH": str(tmp_path)}
-    with subprocess.Popen([*RUN, *words], cwd=tmp_path, env=clean, stderr=subprocess.PIPE, text=True) as command:
-        said = []
-        for line in command.stderr:
-            said.append(line)
-            if "writing the report" in line:
-                break
-        command.send_signal(signal.SIGINT)
-        rest = command.stderr.read()
-        code = command.wait(TIMEOUT)
-    assert (code, rest) == (3, ""), said
+    words = ["run", "--exit-timeout", "300", "--handler", "hangs:Hangs", "train.py"]
+    process = command_of(COMMAND, *words, environment=os.environ | {"PYTHONPATH": str(tmp_path)})
+    said = list(itertools.takewhile(lambda line: "writing the report" not in line, process.stderr))
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate(timeout=TIMEOUT)
+    assert (process.returncode, rest) == (3, ""), said
