@@ -32,7 +32,7 @@ _AT: Final = "--run-at"
 
 
 class CLASS(TyperCommand):
-    """A command with two lists of runs, separated by ``--``. Options may precede and follow it."""
+    """A command with two lists of runs, separated by ``--``. Options may come before and after the ``--``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, [_BETWEEN if part == "--" else part for part in _with_revisions(args)])

@@ -39,7 +39,10 @@ def _manifests() -> Iterator[Path]:
 
 
 def run_in(folder: Path) -> Path | None:
-    """Return the folder if it is a run, else the latest run in it. A copied folder may lack the link to the latest."""
+    """Return the folder if it is a run, else the latest run in it.
+
+    A copied folder may lack the link to the latest run.
+    """
     linked = next((path for path in (folder, folder / LATEST) if (path / MANIFEST).exists()), None)
     return linked or _newest(folder.glob(f"*/{MANIFEST}"))
 

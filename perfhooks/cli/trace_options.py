@@ -25,7 +25,9 @@ MAX_UNPACKED: Final = typer.Option(
     "268 and 100 times its packed size.",
     show_default=False,
 )
-"""Option of several verbs. The name of the parameter begins with ``_``, because the callback consumes the value."""
+"""Option for the maximum size of unpacked traces. Its parameters begin with ``_``, because only the callback uses the
+value.
+"""
 
 COMMUNICATION: Final = typer.Option(
     "--communication",

@@ -14,7 +14,7 @@ PARTS: Final = (DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, VALIDATION, CHECKP
 """Parts of a step, in the order of the columns of the step table."""
 
 OTHER: Final = "other"
-"""Step time outside of all `PARTS`."""
+"""Name of the step time outside of all `PARTS`."""
 PHRASES: Final = {
     **{part: part for part in PARTS},
     DATA: "waiting for data",
@@ -87,4 +87,5 @@ STEP_MARK: Final = "ProfilerStep#"
 """Prefix of the step number in marks of torch.profiler. Steps count from 0."""
 
 FOREIGN: Final = "trace"
-"""Stage name for traces of other tools. In those of perfhooks, the stage is the name of the loop, such as ``train``."""
+"""Stage name for traces of other tools. In traces of perfhooks, the stage is the name of the loop, such as ``train``.
+"""

@@ -18,11 +18,11 @@ from perfhooks.core.successors import successor
 RECORDING: Final = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
 """Options of the recorder that a request for a window can set."""
 MOST_STEPS: Final = 1000
-"""Steps above which a request is refused, because the trace must fit into memory."""
+"""Maximum steps of a requested window, because the trace must fit into memory."""
 WARMUP: Final = 1
-"""Warm-up steps of a requested window. Without them the first step includes the start of the recorder."""
+"""Warm-up steps of a requested window. Without warm-up, the first step would include the start of the recorder."""
 MOST_WAITING: Final = 16
-"""Waiting requests above which further ones are refused, because every change of the schedule checks all of them."""
+"""Maximum waiting requests. Further requests are refused, because each change of the schedule checks all requests."""
 
 Ranks = Literal["all", "first-of-node"] | Sequence[int] | Callable[[Job], bool]
 
@@ -311,7 +311,7 @@ def check_options(options: Options) -> Options:
 
 
 def check_names(options: Iterable[str], also: Iterable[str] = ()) -> None:
-    """Raise a TypeError for unknown options. ``also`` contains further names to suggest."""
+    """Raise a TypeError for unknown options. The error also suggests names of ``also``."""
     for name in options:
         if name not in DEFAULTS:
             close = difflib.get_close_matches(name, [*also, *DEFAULTS], n=1)

@@ -83,7 +83,7 @@ _in_child: dict[Child, Callable[[], object]] = {}
 
 
 def at_end(when: End, call: Callable[[], object]) -> None:
-    """Set the function of a phase. The function runs before exit handlers of other packages, such as torch."""
+    """Set the function that runs in a phase of the exit, before exit handlers of other packages, such as torch."""
     _at_end[when] = call
     atexit.unregister(_end)
     atexit.register(_end)
@@ -171,7 +171,7 @@ def end_by_ctrl_c() -> None:
     """Let a program that Ctrl-C ended die of SIGINT, as without perfhooks.
 
     CPython sets a flag after an uncaught KeyboardInterrupt. Each ``exec`` of a string clears this flag, for example in
-    dataclasses. A string that raises KeyboardInterrupt sets it again (``run_eval_code_obj``).
+    dataclasses. A string that raises KeyboardInterrupt sets the flag again (``run_eval_code_obj``).
     """
     is_interactive = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
     if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not is_interactive:

@@ -41,18 +41,18 @@ MANY: Final = 8
 """Minimum number of ranks for which `MANY_SLOW` and `FAR` apply instead of `SLOW`."""
 MANY_SLOW: Final = 0.02
 FAR: Final = 6.0
-"""Minimum delay of a slow rank among `MANY` ranks, in median absolute deviations. It is about four standard
+"""Minimum delay of a slow rank among `MANY` ranks, in median absolute deviations. Six of them are about four standard
 deviations.
 """
 CHANCE: Final = 0.01
 """Maximum probability that a window names a slow rank although all ranks have equal work."""
 
 OUTLIER: Final = 3.0
-"""Multiple of the median from which a step is an outlier."""
+"""Minimum ratio of the time of an outlier to the median step time."""
 _FEWEST: Final = 3
 _ROUNDING: Final = 1e-12
 _MEDIAN_GRID: Final = np.linspace(-1.0, 1.0, 31)
-"""Grid of quantiles around the median, as fractions of its largest possible error."""
+"""Grid of quantiles around the median, as fractions of the median's largest possible error."""
 _ANGLES: Final = np.linspace(0.0, np.pi / 2, 20_001)
 """Support points for the integral of Student's density. Quantiles are exact to five digits."""
 _COSINES: Final = np.cos(_ANGLES)
@@ -86,7 +86,7 @@ class Estimate:
 
     log: _Logarithm
     below: _Deviation = 0.0
-    """Standard error below the estimate. The error of a median can be asymmetric."""
+    """Standard error towards smaller values. The error of a median can be asymmetric."""
     above: _Deviation = 0.0
     freedom: Annotated[float, msgspec.Meta(ge=1, le=2**53)] = 1.0
 
@@ -136,9 +136,9 @@ def level(
 ) -> Level:
     """Return the step times of one run, with errors from a moving-block bootstrap.
 
-    The bootstrap draws blocks of consecutive steps with replacement (circular, Politis & Romano 1992). Its errors are
-    computed without drawing: the mean of a sample, and the number of its steps below x, are sums over blocks and
-    therefore nearly normal.
+    The bootstrap draws blocks of consecutive steps with replacement (circular, Politis & Romano 1992). Its standard
+    errors are computed without random samples: the mean of a sample, and the number of steps below a limit, are sums
+    over blocks and therefore nearly normal.
 
     Args:
         steps: Step times above 0 in execution order, with at least `LEAST_STEPS` that are not outliers.
@@ -251,8 +251,8 @@ def _deviation(columns: Matrix, length: int, memory: int) -> Values:
 def _visible_variance(count: int, length: int, memory: int) -> float:
     """Return the variance between correlated blocks, divided by the variance between independent blocks.
 
-    In an autoregressive process, correlation lowers this variance by the fraction (1 - exp(-x)) / x, where x is
-    ``length / memory``: a block divided by the number of steps that are correlated.
+    In an autoregressive process, correlation lowers this variance by the fraction (1 - exp(-x)) / x. Here x is the
+    block length divided by ``memory``, the number of correlated steps.
     """
     memories = length / max(memory, 1)
     return (1 - length / count) * (1 + math.expm1(-memories) / memories)
@@ -264,7 +264,7 @@ def _crossing(positions: Values, values: Values) -> float:
 
 
 def least_delay(means: Values, step: float) -> float:
-    """Return the mean delay per step from which a rank is late.
+    """Return the minimum mean delay per step of a late rank.
 
     Args:
         means: Mean per step of each rank. With `MANY` or more ranks, the limit is a multiple of their deviation.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class CountedThread:
-    """Counters of a thread of this process; ``native`` is the kernel's number."""
+    """Counters of a thread of this process; ``native`` is the kernel's thread ID."""
 
     def __init__(self, ident: int, native: int) -> None:
         self.native = native

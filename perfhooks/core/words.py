@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
 MAX_TEXT: Final = 1000
-"""Letters after which an external text is cut, for example an exception message. Some contain whole tables."""
+"""Maximum letters of an external text, for example an exception message. Some messages contain whole tables."""
 
 _TIMES: Final = (("us", 1e-3), ("ms", 1.0), ("s", 1e3), ("min", 6e4), ("h", 3.6e6))
 _FROM: Final = {"us": 0.0, "ms": 0.1, "s": 1e3, "min": 1.2e5, "h": 7.2e6}

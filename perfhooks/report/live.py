@@ -39,8 +39,8 @@ RANK_STEPS: Final = 200
 LAST_SLOW: Final = 8
 
 _RANK_ROWS: Final = 4096
-"""Number of latest steps to read of each rank except the first. Ranks write every 10 s, so fewer steps may have no
-common number.
+"""Number of latest steps to read of each rank except the first. Ranks write every 10 s, so with fewer steps, two ranks
+may have no common step.
 """
 
 

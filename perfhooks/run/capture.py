@@ -32,7 +32,7 @@ LARGE: Final = 1.5
 EXPLAINS: Final = "explanation"
 
 Step = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-"""Step number. Its limit lets a table store the next number, too."""
+"""Step number, limited so that a table can store the next number."""
 
 State = Literal["spooled", "done"]
 
@@ -61,14 +61,14 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Capture:
-    """The facts of one finished window, kept beside its artifacts as ``rank0.capture.json``."""
+    """The facts of one window on one rank, stored as ``rank0.capture.json``."""
 
     rank: int = 0
     node: str = ""
     boot: str = ""
     """Identity of the host's last boot, see `perfhooks.run.liveness.boot`."""
     stage: str = "train"
-    """Name of the profiled loop; detected from the content for a trace of another recorder."""
+    """Name of the profiled loop. In a trace of another recorder it is detected from the content."""
     first: Step = 0
     """First planned step."""
     last: Step | None = None
@@ -82,7 +82,7 @@ class Capture:
     state: State = "done"
     """``spooled`` until the worker has made the files from the saved trace."""
     token: str = ""
-    """Text that distinguishes the same window of two processes, for example after an elastic restart."""
+    """Text that differs if a restarted process records the same steps again."""
     spool: str | None = None
     """Path of the saved trace, if it is on a disk of the node."""
     handlers: tuple[dict[str, Any], ...] = ()
@@ -100,9 +100,9 @@ class Capture:
     circumstances: Circumstances = field(default_factory=Circumstances)
     compilation: Compilation = field(default_factory=Compilation)
     owners: dict[str, str] = field(default_factory=dict)
-    """Origins of code files, keyed by the first part of their names; see `perfhooks.trace.names.origins.Owners`."""
+    """Origins of code files, keyed by the first part of the file names; see `perfhooks.trace.names.origins.Owners`."""
     own_work: tuple[tuple[float, float], ...] = ()
-    """Intervals in which perfhooks blocked the thread of the steps: begin and end in s since 1970."""
+    """Intervals in which perfhooks blocked the training thread: begin and end in s since 1970."""
     request: str = ""
     """Origin of a window outside of the schedule: ID of a request, ``code``, ``signal``, ``slow`` or ``explanation``.
     """
@@ -165,7 +165,7 @@ class Capture:
 
     @property
     def is_without_steps(self) -> bool:
-        """Whether no step ended in the window. The only row of its step table is then not a step."""
+        """Whether no step ended in the window. If so, the only row of the step table is not a step."""
         return self.last is None and self.reached == self.first
 
     def tables(self, trace: Trace) -> Tables:

@@ -14,8 +14,8 @@ from perfhooks.core import words
 from perfhooks.run.loader.workers import LoaderWorker  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
 
 BUSY: Final = 0.05
-"""Minimum run-queue wait to report, as a fraction of the time. It is below 1% on an idle host, and below 4% with one
-busy program on two CPUs.
+"""Minimum run-queue wait to report, as a fraction of the time. The wait is below 1% on an idle host, and below 4% with
+one busy program on two CPUs.
 """
 
 
@@ -26,9 +26,9 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 class Loader:
     num_workers: int | None = None
     batch_size: int | None = None
-    """Batch size; None if the user has an own batch sampler."""
+    """Batch size; None with a custom batch sampler."""
     pin_memory: bool | None = None
-    """Whether batches are copied to pinned memory. Without a device it is False."""
+    """Whether batches are copied to pinned memory; False without a device."""
     persistent_workers: bool | None = None
     prefetch_factor: int | None = None
     batch_sampler: str = ""
@@ -38,7 +38,7 @@ class Loader:
 
     @classmethod
     def of(cls, iterator: Any) -> Loader:
-        """Read the settings from the iterator, because the loader is not available."""
+        """Read the settings of the loader from its iterator."""
         sampler = getattr(iterator, "_index_sampler", None)
         own = type(sampler).__module__.startswith("torch.")
         return cls(
@@ -163,7 +163,7 @@ def _groups() -> list[Path]:
 def _free_memory() -> int | None:
     """Return the bytes that this process may still allocate.
 
-    Source: ``MemAvailable`` of ``/proc/meminfo``; ``memory.max`` less ``memory.current`` of each group.
+    Source: ``MemAvailable`` of ``/proc/meminfo``; ``memory.max`` minus ``memory.current`` of each control group.
     ``inactive_file`` counts as free.
     """
     free = []

@@ -85,7 +85,7 @@ class Compilation:
         dynamo: Any = sys.modules.get("torch._dynamo.utils")
         with contextlib.suppress(Exception):
             metrics = [*getattr(dynamo, "get_compilation_metrics", tuple)()]
-            # Converting one takes 5 us of the training thread.
+            # Converting one compilation takes 5 us of the training thread.
             reasons = [*getattr(dynamo, "graph_break_reasons", ())][-2000:]
             return cls(graphs=_graphs(metrics, installation, began), breaks=_breaks(reasons, installation))
         return cls()
@@ -135,7 +135,7 @@ def _together(first: Graph, later: Graph) -> Graph:
 
 
 def _named(graph: Graph, graphs: dict[str, Graph]) -> Graph:
-    """If torch omitted the name of the function, take it from another graph of the same function."""
+    """If torch omitted the function name, copy the name from another graph of the function."""
     graph_of_same = next((item for item in graphs.values() if item.number == graph.number and item.function), graph)
     return graph if graph.function else replace(graph, function=graph_of_same.function, is_own=graph_of_same.is_own)
 

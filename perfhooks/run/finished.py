@@ -31,7 +31,7 @@ _WINDOWS: Final = 256
 class FinishedWindow:
     folder: Path
     captures: dict[Place, Capture]
-    """Capture of each rank, keyed by its location, the lowest rank first."""
+    """Facts of the window on each rank, keyed by folder and rank, the lowest rank first."""
 
     @property
     def name(self) -> str:
@@ -43,7 +43,7 @@ class FinishedWindow:
 
     @property
     def capture(self) -> Capture:
-        """Capture of the lowest rank, which represents all ranks."""
+        """Facts of the window on the lowest rank, which represents all ranks."""
         return self.captures[self.place]
 
     @property
@@ -60,7 +60,7 @@ def in_order(windows: Iterable[FinishedWindow]) -> list[FinishedWindow]:
 
 
 class FinishedRun:
-    """A run folder. Each part is read on demand, once.
+    """Content of a run folder. Each file is read once, on first use.
 
         run = FinishedRun(Path("perf/latest"))
         run.last("validate")  # the last window of a loop
@@ -123,12 +123,11 @@ class FinishedRun:
         return [folder for folder in self.places if folder not in explaining]
 
     def explanation(self, stage: str) -> FinishedWindow | None:
-        """Return the second window of a loop, which supplies its stacks and shapes."""
+        """Return the second window of a loop, which was recorded only for stacks and shapes."""
         candidates = (window for window in reversed(self._done) if window.capture.explains)
         return next((window for window in candidates if window.capture.stage == stage), None)
 
     def last(self, stage: str | None = None) -> FinishedWindow | None:
-        """Return the finished window that ended last."""
         return next(
             (entry for entry in reversed(self.windows) if stage in (None, entry.capture.stage)),
             None,

@@ -161,10 +161,7 @@ class Run:
         return [place for folder in self.window_folders() for place in places_of(folder)]
 
     def adopt(self) -> None:
-        """Write the descriptions of windows whose processes died after saving the trace.
-
-        The order matters during a training: read traces, then recording marks, then descriptions.
-        """
+        """Write the descriptions of windows whose processes died after saving the trace."""
         unfinished = []
         for folder in self.window_folders():
             for entry in _entries(folder):
@@ -197,7 +194,7 @@ class Run:
             )
 
     def enter_window(self, name: str | None) -> None:
-        """Keep a mark file while a window is open, to detect later that the process was killed in it."""
+        """Keep a mark file while a window is open, to detect later that the process was killed in the window."""
         own, mark = OwnFolder(self.folder), layout.mark(self.rank)
         with contextlib.suppress(OSError):  # saving the window will report the error
             if name is None:
@@ -298,7 +295,7 @@ def _owner(path: Path) -> Process | None:
 
 _OPENED: set[Path] = set()
 _LATE: Final = 128
-"""Number of latest windows that keep their position in ``run.json`` when another rank finishes them. Earlier windows
+"""Number of latest windows that keep their position in ``run.json`` when a further rank finishes them. Earlier windows
 move to the end.
 """
 

@@ -31,7 +31,7 @@ _PACKAGE_FOLDERS: Final = frozenset(("site-packages", "dist-packages"))
 
 @dataclass(frozen=True, kw_only=True)
 class Installation:
-    """Folders of one Python, which the trace omits from the names of files."""
+    """Folders of one Python installation. Traces omit these folders from file names."""
 
     path: tuple[str, ...] = ()
     """Entries of ``sys.path``, and folders of editable installations."""
@@ -42,7 +42,7 @@ class Installation:
 
     @classmethod
     def current(cls) -> Installation:
-        """Return the folders of this process, without disk access."""
+        """Return the installation of this process, without disk access."""
         folder = working_directory()
         paths = sysconfig.get_paths()
         sites = [*site.getsitepackages(), site.getusersitepackages(), paths["purelib"], paths["platlib"]]
@@ -94,8 +94,8 @@ class Installation:
 def _origin(installation: Installation, path: str) -> Origin:
     """Classify a file by the folder around its package.
 
-    Environments may be stacked, for example by ``--system-site-packages`` or ``PYTHONPATH``, so a comparison with the
-    environment of this process would be wrong.
+    Environments may be stacked, for example by ``--system-site-packages`` or ``PYTHONPATH``, so a library may be
+    outside of the environment of this process.
     """
     folders = Path(path).parts[:-1]
     if _below(path, installation.sites) or not _PACKAGE_FOLDERS.isdisjoint(folders):

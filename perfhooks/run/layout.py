@@ -51,7 +51,7 @@ _WINDOW: Final = re.compile(r"(?P<stage>.+?)-(?P<first>[0-9]{6,18})(?:-(?P<last>
 _LONGEST: Final = 255
 """Maximum bytes of a name on Linux, macOS and Windows."""
 MOST_RANKS: Final = 1_000_000
-"""Maximum number of ranks, ten times the largest jobs. It limits the memory for untrusted files."""
+"""Maximum number of ranks, ten times the largest jobs. The limit bounds the memory for untrusted files."""
 
 
 def below(folder: Path, name: str) -> Path:
@@ -69,7 +69,7 @@ def below(folder: Path, name: str) -> Path:
 
 
 class OfRank:
-    """The name of a file of a rank. ``name`` has ``*`` for the rank."""
+    """The name of a file of a rank. ``name`` has ``*`` in place of the rank."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -161,7 +161,7 @@ def saved_trace_of(name: str) -> tuple[int, str] | None:
 
 
 class Listing(NamedTuple):
-    """The names in a run folder, read once because it may have 10,000 windows."""
+    """The names in a run folder, read once because a run may have 10,000 windows."""
 
     windows: tuple[str, ...]
     """Names of the window folders, without symbolic links."""

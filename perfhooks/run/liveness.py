@@ -1,4 +1,4 @@
-"""Identity of a process, which shows other processes whether it is alive."""
+"""Identity of a process, by which other processes check whether the process is alive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     space: str = ""
     """PID namespace of the process, because each container counts processes from 1."""
     began: str = ""
-    """Start time of the process, which distinguishes it from later processes with its number."""
+    """Start time of the process, which distinguishes the process from later processes with the same ID."""
 
     @classmethod
     def current(cls) -> Process:
@@ -39,10 +39,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def _of(pid: int) -> Process:
-    """Return the identity of this process.
-
-    The cache key is the process number, because forked children differ in it.
-    """
+    """Return the identity of this process. The cache key is the process ID, because forked children copy the cache."""
     return Process(pid=pid, host=platform.node(), boot=boot(), space=_space(), began=began(pid))
 
 
@@ -55,7 +52,7 @@ def boot() -> str:
 
 
 def began(pid: int) -> str:
-    """Return the start of a process in 1/100 s of `clock_s`; empty if it has ended."""
+    """Return the start of a process in 1/100 s of `clock_s`; empty if the process has ended."""
     born = born_s(pid)
     return "" if born is None else f"{100 * born:.0f}"
 

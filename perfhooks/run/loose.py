@@ -21,12 +21,12 @@ _NAMES: Final = (".json", ".json.gz")
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[\s*\{[^\]]{0,4096}?"ph"\s*:')
 """Start of the event list in a trace file: after the key ``traceEvents``, or at the begin of a file without keys."""
 _KEY_BYTES: Final = 64
-"""Maximum bytes of the key ``traceEvents`` and its bracket. Two blocks overlap by this length, so that a key between
-them is found.
+"""Maximum bytes of the key ``traceEvents`` and its bracket. Read blocks overlap by this length, so that a key across
+two blocks is found.
 """
 _JSON: Final = re.compile(rb'(?:\xef\xbb\xbf)?\s*[\[{"\dtfn-]')
 _HEAD_BYTES: Final = 4 << 20
-"""Bytes within which the events of a trace begin. Kineto writes some kilobytes before them."""
+"""Maximum bytes before the first event of a trace. Kineto writes some kilobytes before it."""
 # rank-0, inference_rank_3, rank34; TP-0 in SGLang
 _RANK: Final = re.compile(r"(?<![a-z])(?:rank|tp)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
@@ -38,7 +38,7 @@ class Loose(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the file, or of its folder if all files of the recorder have one name."""
+        """The name of the file, or of its folder if the recorder gives all files the same name."""
         return ascend.process_of(self.path) or self.path.rpartition("/")[2]
 
 
@@ -60,7 +60,7 @@ def _ascend_at(url: str) -> list[str]:
 
 
 def looked_at(path: str) -> Loose | None:
-    """Return a trace with its rank, which comes from its metadata, a file beside it or the file name.
+    """Return a trace with the rank in its metadata, in a file beside it, or in its file name.
 
     Return None if the file is no trace.
     """
@@ -95,7 +95,7 @@ def windows(traces: Sequence[Loose]) -> list[list[Loose]]:
 
 
 def _head(path: str) -> bytes | None:
-    """Return the text before the event list. Return None for JSON of another kind."""
+    """Return the text before the event list; None if the file is JSON without events."""
     head = bytearray()
     try:
         with opened(path) as file:

@@ -59,7 +59,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     remote: str | None = None
     """URL of the copy of the run. It may be forged, so perfhooks never uploads files to it."""
     windows: tuple[str, ...] = ()
-    """Names of the finished windows. A window is finished when its first rank is."""
+    """Names of the finished windows. A window is finished when one rank has its files."""
     schedule: dict[str, Any] | None = None
     handlers: tuple[dict[str, Any], ...] = ()
     options: dict[str, Any] = {}

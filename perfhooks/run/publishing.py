@@ -61,7 +61,7 @@ class _Opened:
 
 
 class OwnFolder:
-    """The folder of a run, which may be a link, or a subfolder, which may not.
+    """The folder of a run, which may be a link, or a subfolder, which must not be a link.
 
     Each method raises an ``OSError`` if a subfolder is a link, a file or a FIFO.
     """
@@ -76,7 +76,7 @@ class OwnFolder:
             pass
 
     def make_for_owner(self) -> None:
-        """Create the folder. If root creates it, it belongs to the owner of the run."""
+        """Create the folder. If root creates the folder, it belongs to the owner of the run."""
         with contextlib.suppress(FileNotFoundError), self.opened():
             return
         self.make()
@@ -126,7 +126,10 @@ class OwnFolder:
 
     @contextmanager
     def lent(self) -> Iterator[Path]:
-        """Yield a path for libraries such as Kineto. On Linux the path uses the descriptor of the open folder."""
+        """Yield a path to the folder, in which libraries such as Kineto can write.
+
+        On Linux the path uses the descriptor of the open folder.
+        """
         with self.opened() as here:
             path = _DESCRIPTORS / str(here.descriptor)
             yield path if path.is_dir() else self.path

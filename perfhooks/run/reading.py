@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LARGEST: Final = 64 << 20
-"""Bytes above which a file is not read. A large window summary has 0.2 MB, a table of 10^5 collectives 15 MB."""
+"""Maximum bytes of a file to read. A large window summary has 0.2 MB, a table of 10^5 collectives 15 MB."""
 LARGEST_TABLE: Final = 16 << 20
 """Maximum bytes of a table from a training: 10^5 slow steps or validations, or the run-queue waits of three days."""
 
@@ -36,7 +36,7 @@ def is_plain(path: Path) -> bool:
 def check_plain(path: Path, *, writes: bool = False) -> None:
     """Raise NotPlainError for links, folders and FIFOs.
 
-    If ``writes``, also for files with a second hard link, which another program may use.
+    If ``writes``, also raise it for files with a second hard link, which another program may use.
     """
     _check(path, path.lstat(), writes=writes)
 

@@ -30,7 +30,7 @@ def is_url(out: str | os.PathLike[str]) -> bool:
 
 
 def local_folder(url: str | os.PathLike[str]) -> Path:
-    """Return the folder in which runs are finished before they are copied."""
+    """Return the local folder in which runs are finished before they are copied to ``url``."""
     return temporary_folder() / hashlib.sha256(os.fsencode(url)).hexdigest()[:12]
 
 
@@ -91,7 +91,7 @@ def check(url: str) -> None:
 
 
 def in_this_process(url: str | os.PathLike[str]) -> bool:
-    """Return whether the URL is in memory, which a child process does not share."""
+    """Return whether the URL is an in-memory file system, which a child process does not share."""
     return os.fspath(url).startswith("memory://")
 
 
@@ -144,7 +144,7 @@ def delete(run: str | None, window: str, names: Iterable[str]) -> None:
 
 
 def _user() -> str:
-    """Return the number of the user, because a container may have no names; the name on Windows."""
+    """Return the user ID, because a container may have no user names; on Windows, the user name."""
     return str(os.getuid()) if hasattr(os, "getuid") else getpass.getuser()
 
 

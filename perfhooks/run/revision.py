@@ -24,7 +24,7 @@ def of_program() -> str:
 
 
 def checked_out(folder: Path) -> str:
-    """Return the commit of the repository around a folder. Source: gitrepository-layout(5)."""
+    """Return the commit of the repository that contains a folder. Source: gitrepository-layout(5)."""
     place = next((parent / ".git" for parent in (folder, *folder.parents) if (parent / ".git").exists()), None)
     if place is None:
         return ""

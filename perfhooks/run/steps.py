@@ -1,9 +1,9 @@
 """Steps of a run from its timelines, without warm-up and outliers.
 
-A series of steps ends when the step numbers jump or go back, for example at a restart from a checkpoint. Its first
-steps (a twentieth, from 3 to 10) contain one-time work and do not count. Steps longer than three times the median
-contain a validation, a checkpoint or a pause. Profiled and unprofiled steps are analysed separately. Warm-up steps of
-the recorder belong to neither group.
+A series of steps ends when the step numbers jump or go back, for example at a restart from a checkpoint. The first
+steps of a series (5% of them, at least 3, at most 10) contain one-time work and are excluded. Steps longer than three
+times the median contain a validation, a checkpoint or a pause. Profiled and unprofiled steps are analysed separately.
+Warm-up steps of the recorder belong to neither group.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SAMPLE: Final = 4 << 20
 """Maximum bytes to read for a chart: about 85,000 steps, 200 per point."""
 _PARTS: Final = 512
 _TIMES: Final = ("wall_ms", "data_ms", "backward_ms", "update_ms")
-"""Columns of times. An older perfhooks wrote only the first two."""
+"""Columns of times. Older versions of perfhooks wrote only the first two."""
 _SEAM: Final = b"\n,-1,,,\n"
 _FILE: Final = b"\n,-2,,,\n"
 
@@ -63,8 +63,6 @@ def firsts(numbers: Ints, seams: Flags) -> Flags:
 
 
 class Steps(NamedTuple):
-    """Steps of one loop in their order."""
-
     numbers: Ints
     is_idle: Flags
     is_recorded: Flags
@@ -107,7 +105,7 @@ class Counted(NamedTuple):
 
     @property
     def median_ms(self) -> float | None:
-        """Median of all steps, or of the most common kind if the median step is of another kind."""
+        """Median of all steps, or of the largest group of similar steps if the median step is not in this group."""
         if not len(self.all_ms):
             return None
         median, common = float(np.median(self.all_ms)), self.all_ms[most_common(self.all_ms)]
@@ -150,7 +148,7 @@ def read(path: Path, raw: Iterable[Path] = ()) -> dict[str, Steps]:
 
 
 def read_last(path: Path) -> dict[str, Steps]:
-    """Read `CAPACITY` steps or more, in constant time."""
+    """Read at least the last `CAPACITY` steps, without the older part of the file."""
     return _steps(_text(path, LAST))
 
 
@@ -294,7 +292,7 @@ class Waits(NamedTuple):
         return None if math.isnan(used) else min(used, 1.0)
 
     def shares(self, numbers: Ints) -> Values:
-        """Return the run-queue wait of each step as a fraction, from its row of about a second, else from the loop."""
+        """Return the run-queue wait of each step as a fraction: of its interval, else of the whole loop."""
         ends = np.array([row.last for row in self.intervals])
         place = np.searchsorted(ends, numbers, side="right").clip(max=len(ends) - 1)
         firsts = np.array([row.first for row in self.intervals])

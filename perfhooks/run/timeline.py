@@ -33,7 +33,7 @@ clock = time.perf_counter_ns
 
 
 OWN_WORK: Final[deque[tuple[int, int, int]]] = deque(maxlen=_ASIDE)
-"""Intervals in which perfhooks blocked a thread: number of the thread, begin and end in ns."""
+"""Intervals in which perfhooks blocked a thread: identifier of the thread, begin and end in ns."""
 
 
 def own_work_s(began: float, ended: float) -> tuple[tuple[float, float], ...]:
@@ -85,8 +85,8 @@ class Ended(NamedTuple):
 class Timeline:
     """Raw clock readings of the steps of a loop. Step times are computed when they are written.
 
-    The training thread only adds readings. Another thread removes ended steps. It holds the lock ``taking``, as all
-    callers of `take`, `take_rare`, `reached`, `since` and `walls_since` do. Each access is one operation of a list, a
+    The training thread only adds clock readings. Another thread removes ended steps, and holds the lock ``taking`` like
+    all callers of `take`, `take_rare`, `reached`, `since` and `walls_since`. Each access is one operation of a list, a
     dictionary or an array in C, so neither thread waits for the other.
     """
 
@@ -106,7 +106,7 @@ class Timeline:
         """Whether perfhooks currently blocks the loop."""
         self._tail = Ended(*(np.empty(0, np.int64) for _ in Ended._fields))
         self.taking = threading.Lock()
-        """Lock for the removal of steps. It is held until the steps are written, to keep their order."""
+        """Lock for the removal of steps. The lock is held until the steps are written, to keep their order."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "taking"}
@@ -132,7 +132,9 @@ class Timeline:
         return self._passes.extend
 
     def set_aside(self, begin: int, end: int, part: str = labels.VALIDATION, line: str = "") -> None:
-        """Store a validation or a checkpoint. Waits for batches of a validation are not waits of the training.
+        """Store the interval of a validation or checkpoint.
+
+        Waits for validation batches are no data waits of the training.
 
         ::
 
@@ -264,7 +266,7 @@ class Timeline:
         return Ended(first + np.arange(len(ends)), begins, ends, waits, *last_passes), int(inside.sum()), over, passed
 
     def _forget(self, count: int, arrived: int, requests: int, last_end: int) -> None:
-        """Remove the first steps. Store the begin of the next step, because it is the end of a removed step."""
+        """Remove the first steps. Keep the begin of the first remaining step, which ends the last removed step."""
         following = self._first + count
         self._begins.setdefault(following, last_end)
         for step in list(self._begins):

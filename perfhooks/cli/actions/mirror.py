@@ -38,7 +38,7 @@ _MIRRORS: Final = "elsewhere"
 _HAVE: Final = "have.json"
 _BATCH: Final = 256
 _MOST: Final = 1_000_000
-"""Files above which a URL is no run; ten windows of 10,000 ranks have a million."""
+"""Maximum files of a run at a URL. Ten windows of 10,000 ranks have a million files."""
 _STAMPS: Final = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated", "mtime")
 _PAGES: Final = (layout.PAGE, layout.PAGE_DATA, layout.FINDINGS)
 """Large files that are not copied, because perfhooks can create them from other files."""

@@ -1,6 +1,7 @@
 """Read the options of ``perfhooks run``, and replace this process by the command.
 
-This module parses without typer, because each training waits for it. `perfhooks.cli.run` handles ``--help`` and errors.
+The options are parsed without typer, because its import would delay each training. `perfhooks.cli.run` handles
+``--help`` and errors.
 """
 
 from __future__ import annotations

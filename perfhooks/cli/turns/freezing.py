@@ -1,4 +1,4 @@
-"""Pause the children of a program that waits for its next block, so that its loader workers do not work ahead.
+"""Pause the children of a program that waits for its next block, so that its loader workers do not prefetch.
 
 With ``ptrace``, unlike SIGSTOP, the kernel resumes the processes if the supervisor dies, and the training gets no
 SIGCHLD.

@@ -5,7 +5,7 @@
            ├─ program A     with its ranks, loader workers and other children
            └─ program B     only in a comparison
 
-If one of the upper two dies, the other ends every process below itself. Signal handlers only note a signal;
+If perfhooks or the supervisor dies, the survivor ends every process below itself. Signal handlers only note a signal;
 `Owner.check` raises the first one, so a second signal cannot interrupt the clean-up.
 """
 

@@ -28,7 +28,9 @@ _LOOKS: Final = (10, 15, 22, 33, 50)
 """Numbers of steps after which the step times are compared. The first ten steps include the start-up costs."""
 MOST_LOOKED_AT: Final = 50
 _EVEN: Final = 0.1
-"""Maximum relative difference of medians of settled steps. By chance, medians of four steps differ by this ratio."""
+"""Maximum relative difference of the medians of two groups of settled steps. Noise alone changes medians of four steps
+by as much.
+"""
 _WARMUP_S: Final = 10.0
 """Maximum time of warm-up in s. The start of the recorder takes at most one second."""
 _ROUND: Final = (3, 10, 30, 100)
@@ -45,9 +47,9 @@ class WhenSettled(OnRequest):
         step    0 1 2 3 4 5 6 7 8 9                            compared after 10, 15, 22, 33 steps:
                     [before][ last]  warm-up, window           settled if the medians of both groups are close
 
-    Recording slows steps, with stacks tenfold, so a single rank ends the window at `is_enough` steps. Several ranks
-    must record the same steps, but do not communicate. They wait for ten steps, or until `LONGEST_WAIT_S` after the end
-    of the first step, which collectives end at the same time on all ranks.
+    Recorded steps are slower, with stacks tenfold, so a single rank ends the window as soon as `is_enough`. Several
+    ranks must record the same steps, but do not communicate. They wait for ten steps, or until `LONGEST_WAIT_S` after
+    the end of the first step, which ends at the same time on all ranks because of collectives.
     """
 
     def __init__(self) -> None:

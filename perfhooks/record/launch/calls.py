@@ -1,8 +1,8 @@
 """Wrappers of module calls, backward passes and ``torch.save``, for programs without a loader or optimizer.
 
 During its import, torch.compile takes the current ``torch.nn.Module.__call__`` for torch's own, so the wrapper is
-removed during that import. On a CPU, the wrapper of backward passes stays installed, because their times show late
-ranks.
+removed during that import. On a CPU, the wrapper of backward passes stays installed, because the times of backward
+passes show late ranks.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _remaining = _MAX_CALLS
 def listen(
     on_call: Callable[[], bool], on_backward: Callable[[int], object], on_save: Callable[[int, int, str], object]
 ) -> None:
-    """Report calls, backward passes and saves. ``on_call`` returns True if it needs no further calls.
+    """Report calls, backward passes and saves. ``on_call`` returns True to unsubscribe from calls.
 
-    ``on_backward`` gets the start of the pass in ns; 0 if a device is still working on it.
+    ``on_backward`` gets the start of the backward pass in ns, or 0 if a device may still work on the pass.
     """
     global _on_call, _on_backward, _on_save
     _on_call, _on_backward, _on_save = on_call, on_backward, on_save
@@ -92,7 +92,7 @@ def exclude_from_compile() -> None:
 
 
 def would_start_device() -> bool:
-    """Return whether a recorder would initialize the device. Children forked later could then not use the device."""
+    """Return whether a recorder would initialize the device. Forked children cannot use an initialized device."""
     version: Any = torch.version
     nodes = (("cuda", "/dev/nvidiactl"), ("cuda", "/dev/dxg"), ("hip", "/dev/kfd"), ("xpu", "/dev/dri"))
     is_there = any(getattr(version, kind, None) and Path(node).exists() for kind, node in nodes)

@@ -1,4 +1,4 @@
-"""Apply the changes of ``perfhooks tune``, or only report their lines."""
+"""Apply the changes of ``perfhooks tune``, or only report the affected lines."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _functions(path: str) -> Iterator[tuple[Any, str]]:
 
 
 def _obstacle(change: TrainingChange, args: Any, values: Any) -> str | None:
-    """Return why a call cannot change; None for other calls."""
+    """Return why a call cannot be changed; None if it can."""
     if change.needs and not values.get(change.needs):
         return None
     if "num_workers" in change.arguments and isinstance(values.get("dataset"), IterableDataset):

@@ -10,7 +10,7 @@ from perfhooks.core import frames, process
 from perfhooks.record.watch.sampling import outwards
 
 _POOL: Final = re.compile(r"(?:^|\.)(?:pool|futures\.process|process_executor)$")
-"""Modules of the function that a worker of a pool runs: multiprocessing, concurrent.futures and loky."""
+"""Names of the modules whose function a worker of a pool runs: multiprocessing, concurrent.futures and loky."""
 _FORK_SERVER: Final = "from multiprocessing.forkserver import main"
 TRAINS_IN_POOL: Final = (
     "a worker of a process pool trains, and perfhooks does not record workers of pools; train in the main process or "

@@ -52,7 +52,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     is_applied: bool = True
 
     def named(self, number: int) -> Request:
-        """Return these settings for one training. From the second one on, the run name ends in its number."""
+        """Return the settings of training ``number``. From the second training on, the run name ends in ``number``."""
         name = self.options.get("run")
         if name is None or number == 1:
             return self

@@ -38,14 +38,16 @@ try:
 finally:
     shutil.rmtree(sys.argv[4], ignore_errors=True)
 """
-"""Code of the detached process. It imports perfhooks after the wait, so that the wait needs a fifth of the memory."""
+"""Code of the detached process. perfhooks is imported after the wait, so that the waiting process needs a fifth of the
+memory.
+"""
 
 
 def is_possible() -> bool:
     """Return whether a separate process can wait for the end of the command.
 
-    Linux makes orphans children of a subreaper or of a container's first process. If the command is one and waits for
-    all its children, it and our process would wait for each other.
+    Linux makes orphans children of a subreaper or of a container's first process. If the command is such a process and
+    waits for all its children, both processes would wait for each other.
     """
     if not hasattr(os, "fork"):
         return False
@@ -112,7 +114,7 @@ def _open(pid: int) -> int | None:
 
 
 def wait(pid: int, descriptor: int | None) -> int | None:
-    """Return the exit code, below 0 for a signal."""
+    """Return the exit code of the process; negative for a signal."""
     if descriptor is None:
         import psutil
 

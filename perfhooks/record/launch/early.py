@@ -1,9 +1,9 @@
 """Start-up recording: the first steps of a program, kept in memory until the end.
 
-The recording is dropped if the program reaches a window of the schedule; otherwise it is in the report. The recording
-starts at the first call, fetch, backward pass or update. If the script computes for 0.3 s without such an event,
-operators are recorded without steps. A step ends with an update, else a backward pass, else a call. Stronger events
-that appear later restart the count of steps.
+The report contains the recording, unless the program reaches a window of the schedule. The recording starts at the
+first call, fetch, backward pass or update. If the script computes for 0.3 s without one of these events, operators are
+recorded without steps. A step ends with an update; without updates, with a backward pass; without both, with a call.
+The first update or backward pass restarts the count of steps.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ STEPS: Final = 6
 """Maximum steps of the start-up recording. The first step is a warm-up."""
 
 _CALL, _BACKWARD, _UPDATE = range(3)
-"""Kinds of events that can define a step. A later kind is stronger evidence."""
+"""Events that can end a step, in ascending order of evidence."""
 _RECORDED: Final = ("record_shapes", "with_flops")
-"""Recorder options for the first steps. Stacks and memory would exceed the budget."""
+"""Recorder options for the first steps. Stacks and memory events would exceed `FIRST_STEPS_S`."""
 _SHORTEST_S: Final = 0.1
-"""CPU time in s below which a recording without operators shows nothing."""
+"""Minimum CPU time of the program in s. After less, a recording without operators is dropped."""
 
 
 class StartupRecorder:
@@ -66,7 +66,7 @@ class StartupRecorder:
         self._unrecorded = 0
         self._mode: Mode | None = None
         self.has_steps = True
-        """Whether events of steps were detected, and not operators only."""
+        """Whether steps are recorded; false if only operators are recorded."""
         self._forget()
 
     def _forget(self) -> None:
@@ -173,7 +173,7 @@ class StartupRecorder:
         return time.monotonic() < self._not_before
 
     def begin_with_operators(self) -> None:
-        """Start before any event that can define a step. Another thread may call this repeatedly."""
+        """Start a recording without steps. Any thread may call this function repeatedly."""
         in_main_thread(lambda: self.begin(has_steps=False))
 
     def _open(self) -> None:

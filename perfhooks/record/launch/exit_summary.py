@@ -62,7 +62,7 @@ def _print(request: Request, *, is_command: bool) -> None:
 
 
 def print_runs(runs: Sequence[str], waited: Collection[str], timeout: float, unfinished: Collection[str] = ()) -> None:
-    """Print the summaries of runs, after a wait for the ``waited`` runs, whose reports other processes write."""
+    """Print the summaries of runs. First wait for the reports of ``waited`` runs, which other processes write."""
     # imports numpy, which few processes need
     from perfhooks.record.launch.summary_text import text_of, wait_for_reports
 

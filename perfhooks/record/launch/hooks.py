@@ -1,4 +1,4 @@
-"""Subscriptions to events of the program, after imports of torch's modules.
+"""Subscribes to events of the program when it imports modules of torch.
 
 This module runs inside ``import torch``, so it imports neither torch nor modules that import torch.
 """

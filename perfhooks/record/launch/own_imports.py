@@ -27,7 +27,7 @@ DEPENDENCIES = {
 }
 """Modules that perfhooks needs, and for which the program may have its own versions."""
 _WITH_TORCH = {"numpy", "typing_extensions"}
-"""Modules of `DEPENDENCIES` that the program has already imported with torch."""
+"""Further dependencies, which the program has already imported with torch."""
 _CANDIDATES = DEPENDENCIES | _WITH_TORCH | (sys.stdlib_module_names - {*sys.builtin_module_names})
 
 
@@ -48,7 +48,7 @@ class OwnImports:
         self._shared: set[str] = set()
         self._shadowed: set[str] = set()
         self._theirs: dict[str, ModuleType] = {}
-        """Modules of the program that modules of perfhooks replace during an import."""
+        """Modules of the program that are replaced in ``sys.modules`` during an import."""
         self._new: set[str] = set()
         self._lock, self._depth, self._thread = RLock(), 0, 0
         self._builtins = {**vars(builtins), "__import__": self._import}

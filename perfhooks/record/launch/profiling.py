@@ -84,7 +84,7 @@ class Profilers:
             self.current.pause(cause)
 
     def end(self, cause: str | None) -> str | None:
-        """End the profiler. Return why it recorded nothing."""
+        """End the profiler. Return the reason if no window was recorded."""
         profiler, self.current = self.current, None
         if profiler is not None:
             profiler.stop(cause)

@@ -39,7 +39,10 @@ class StartupSample(NamedTuple):
 
 
 class Startup:
-    """Samples the time before the first step. ``began`` is the start of this Python, in ns of the monotonic clock."""
+    """Samples the main thread until the first step ends.
+
+    ``began`` is the start of this Python, in ns of the monotonic clock.
+    """
 
     def __init__(self, began: int) -> None:
         self._seconds: dict[StartupSample, float] = {}
@@ -66,7 +69,7 @@ class Startup:
         return self._over.is_set()
 
     def end(self, file: Callable[[], Path | None] | None = None) -> None:
-        """Stop, and write the table. ``file`` returns the path of the table, and may wait."""
+        """Stop sampling, and write the table to the path that ``file`` returns, possibly after a wait."""
         if not self._over.is_set():
             self._file = file
             self._over.set()

@@ -39,21 +39,23 @@ Mode = Literal["loader", "optimizer", "batches", "backward", "call", "process"]
 """
 
 BATCHES: Final = 20
-"""Batches without an update after which each backward pass counts as an update. Without backward passes, each fetch is
-a step.
+"""Number of batches without an update after which each backward pass counts as an update, or, without backward passes,
+each fetch as a step.
 """
 
 NEVER: Final = sys.maxsize
 _SETTLED_ROUNDS: Final = 3
-"""Number of rounds after which the step detector no longer changes."""
+"""Number of rounds, in which each optimizer steps, before the step detector is final."""
 _SURE_STEPS: Final = 2
-"""Steps with a fetch after which updates without a fetch no longer change the detector. Earlier such updates change it,
-because some programs read their loader into a list and train on the list.
+"""Number of steps with a fetch after which updates without a fetch no longer change the detector. Before, they change
+the detector, because some programs read their loader into a list and train on the list.
 """
 _STAGE_ROUNDS: Final = 10
-"""Minimum consecutive updates of one optimizer before a second optimizer starts a new stage of training."""
+"""Minimum consecutive updates of one optimizer before another optimizer starts a new phase of training."""
 _LONE_UPDATES: Final = 3
-"""Updates in a row after which an optimizer leads, if earlier optimizers were used only at the start."""
+"""Number of consecutive updates after which an optimizer ends the steps, if other optimizers were used only at the
+start.
+"""
 
 
 class Round:
@@ -86,7 +88,7 @@ class Round:
         key, previous_key, run_length = id(optimizer), self._last_key, self._run_length
         self._last_key, self._run_length = key, run_length + 1 if key == previous_key else 1
         self._since += 1
-        # three rounds and eight updates without the end of a round: it was interrupted
+        # three rounds and eight updates without the end of a round: the round was interrupted
         if self._since > 3 * max(len(self._order), sum(self._runs.values()) if self._repeats else 0) + 8:
             self._forget()
         self._first_ref = self._first_ref or weakref.ref(optimizer)
@@ -136,8 +138,6 @@ class Round:
 
 
 class NoProfiler:
-    """Ignores all events."""
-
     def step(self) -> None: ...
 
     def ask(self, _: int) -> None: ...
@@ -200,7 +200,7 @@ class Events:
         self.is_updated_by_hand = False
         """Whether backward passes count as updates."""
         self.due = self.due_update = 0
-        """Counts of fetches and of updates from which on the detector is called."""
+        """Minimum counts of fetches and of updates before the detector is called."""
         self.armed = False
         self.has_round_ended = False
         self.detector: StepDetector = Undecided(self)
@@ -210,7 +210,7 @@ class Events:
 
 
 def has_made_optimizer() -> bool:
-    """Return whether an optimizer exists: the first one of a class replaces the ``step`` of the class by a wrapper."""
+    """Return whether an optimizer exists: its constructor replaces the ``step`` of its class by a wrapper."""
     optim = sys.modules.get("torch.optim")
     classes = [] if optim is None else [optim.Optimizer]
     while classes:
@@ -229,7 +229,7 @@ class StepDetector:
     """Whether the detector needs the first fetch after each update."""
     due = due_update = NEVER
     is_sure = False
-    """Whether it is certain that fetches end steps. Updates then end no steps while the program fetches batches."""
+    """Whether it is certain that fetches end steps. If so, updates end no steps while the program fetches batches."""
     first = 0
 
     def __init__(self, events: Events) -> None:
@@ -247,7 +247,7 @@ class InactiveDetector(StepDetector):
 
 
 class BesideIntegration(InactiveDetector):
-    """Detects the end of the start-up and training outside the integration's loops."""
+    """Detects the end of the start-up, and training steps outside of the integration's loops."""
 
     due_update = 0
 

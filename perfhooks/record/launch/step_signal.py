@@ -1,4 +1,4 @@
-"""Step detection under ``perfhooks run``, from optimizers and loaders.
+"""Step detection under ``perfhooks run``, from events of optimizers and loaders.
 
 The current detector decides which events end a step. This module ends the step, starts or ends a profiler, and reports
 the result.
@@ -91,7 +91,7 @@ class StepSignal:
         self.profiler: Any = NO_PROFILER
         self._profilers: Profilers | Turns | None = None
         self._first_profilers: Iterable[Any] = ()
-        """Profilers whose first step ends the start-up."""
+        """Profilers whose run folder gets the table of the program's start-up."""
         self._integrations: list[tuple[str, Any]] = []
         self._trainings = 0
 
@@ -109,7 +109,7 @@ class StepSignal:
         return after_step
 
     def _first_update(self) -> bool:
-        """Import `torch.compiler`, which was not possible during the import of torch. Return ``is_compiling()``."""
+        """Import `torch.compiler`, which fails during the import of torch, and return ``is_compiling()``."""
         from torch.compiler import disable, is_compiling
 
         self._is_compiling = is_compiling
@@ -154,7 +154,7 @@ class StepSignal:
                 events.pulse = NO_PROFILER
 
     def on_call(self) -> bool:
-        """Return True if no further calls are needed."""
+        """Return True to unsubscribe from calls."""
         self.events.calls += 1
         if self._is_helper():
             return True
@@ -166,7 +166,7 @@ class StepSignal:
     def on_backward(self, began: int = 0) -> None:
         """Process a backward pass.
 
-        ``began`` is the start of the pass in ns; 0 if a device is still working on the pass.
+        ``began`` is the start of the pass in ns; 0 if a device may still work on the pass.
         """
         events = self.events
         if self._is_helper(trains=True):
@@ -245,7 +245,10 @@ class StepSignal:
         self._subscribe()
 
     def _end_before_window(self, step: int) -> None:
-        """End the start-up recording one step before a window. torch may crash if both are in one step."""
+        """End the start-up recording one step before a window.
+
+        torch may crash if a recording ends and another starts in one step.
+        """
         schedule = None if self.request.schedule is None else Schedule.of(self.request.schedule)
         window = None if schedule is None else schedule.next_window(step + 1)
         if window is not None and window.first == window.active == step + 1:
@@ -289,7 +292,7 @@ class StepSignal:
         return Profilers(self.request)
 
     def _on_user_profiler(self) -> None:
-        """Disable perfhooks for a profiler of the script, which would record nothing while a window is open."""
+        """Disable perfhooks for a profiler of the script, which would record nothing while perfhooks records."""
         self.disable("the script starts a profiler of its own")
 
     def disable(self, reason: str | None = None) -> None:
@@ -387,7 +390,7 @@ class StepSignal:
     def _on_early_end(self) -> None:
         """Start the timeout after which the start-up recording is written.
 
-        If steps are detected earlier, it is written at the end of the program.
+        If steps are detected before the timeout, the recording is written at the end of the program.
         """
         self._subscribe()
         for profiler in (

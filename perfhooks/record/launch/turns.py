@@ -247,9 +247,9 @@ def _sched_getcpu() -> Callable[[], int | None]:
 
 
 def _move_to_cpu(cpu: int) -> None:
-    """Move this thread to a CPU, and let the system move it later.
+    """Move this thread to a CPU, without pinning the thread to it.
 
-    A CPU of another NUMA node is skipped, because access to this thread's memory is slower from it.
+    A CPU of another NUMA node is skipped, because this thread's memory is slower from there.
     """
     current = _cpu()
     if current in (None, cpu) or not hasattr(os, "sched_setaffinity"):

@@ -1,4 +1,4 @@
-"""Decides at each step of a loop which work is due, and computes the next such step.
+"""Decides at each step of a loop which work is due, and computes the next step with work.
 
 ::
 

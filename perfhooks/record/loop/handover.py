@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 HandlerLike = str | Mapping[str, Any] | Handler | Callable[..., object]
 
 DEFAULT: Final = "default"
-"""Name that stands for all handlers whose files the recording options allow."""
+"""Handler name for all handlers whose files the recording options allow."""
 
 _FEW_STEPS: Final = 2048
 """Maximum number of step times that the training writes, in about 1 ms. If there are more, the worker process writes
@@ -94,7 +94,7 @@ class Handover:
         self.waited_s = 0.0
         self.is_loud = True
         self.is_summed_up = False
-        """Whether `perfhooks run` prints a summary. The log then names only windows and the report."""
+        """Whether `perfhooks run` prints a summary. If so, the log names only windows and the report."""
         self._is_leaving = False
         self.framework = ""
         self.first_step = 0
@@ -130,7 +130,7 @@ class Handover:
         return bool(self.places) or self._is_page_old
 
     def move(self, run: Run | None) -> None:
-        """Move an empty run to another folder; None disables files."""
+        """Move an empty run to another folder. With None, no files are written."""
         self._run = run
         self.tasks.move(self._worker_log(run))
 
@@ -144,13 +144,13 @@ class Handover:
     def find_place(self, window: RecordedWindow) -> Place | None:
         """Return the folder of a window.
 
-        The folder name has the scheduled steps, because only one rank may have shortened its window.
+        The folder name contains the scheduled steps, because a single rank may shorten its window.
         """
         last = window.planned.last + window.shortened if window.planned else None
         return None if self.run is None else self.run.place(self._stage, window.first, last)
 
     def report_open(self, window: RecordedWindow | None) -> None:
-        """Report the start of a window, or its end with None."""
+        """Report which window is open; None if no window is open."""
         if self.run is not None:
             place = None if window is None else self.find_place(window)
             self.run.enter_window(None if place is None else place.folder.name)
@@ -319,7 +319,7 @@ class Handover:
                 listen(capture, place)
 
     def leave(self, timeout: float) -> bool:
-        """Return whether the files are complete. The worker writes missing files after the end of the training."""
+        """Return whether all files are complete. The worker writes missing files after the end of the training."""
         self._is_leaving = True
         is_complete = self.tasks.leave(timeout, is_loud=self.is_loud)
         if not is_complete and not self.is_summed_up and self.places:

@@ -1,7 +1,7 @@
 """Automatic labels for the parts of a step, active only while a window records.
 
-Wrappers replace the functions of torch that begin a part. torch's global module hooks are not used: ``torch.compile``
-would warn at every call of a compiled module, and compile the model again when the hooks are removed.
+Wrappers replace the functions of torch that begin these parts. torch's global module hooks are not used:
+``torch.compile`` would warn at every call of a compiled module, and compile the model again when the hooks are removed.
 ``torch.autograd.grad`` is not replaced, because torch.compile guards it.
 """
 
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from perfhooks.run.circumstances import Loader
 
 _MAX_CHANGES: Final = 900 if sys.version_info >= (3, 13) else sys.maxsize
-"""Maximum changes of ``torch.nn.Module``, at least two per window. From Python 3.13 on, attribute lookups of a class
-stay slow after 1000 changes (``MAX_VERSIONS_PER_CLASS`` in CPython's ``typeobject.c``). Later windows have no forward
-label.
+"""Maximum assignments to attributes of ``torch.nn.Module``, two or more per window. From Python 3.13 on, attribute
+lookups of a class stay slow after 1000 changes (``MAX_VERSIONS_PER_CLASS`` in CPython's ``typeobject.c``). Later
+windows have no forward label.
 """
 
 _COMPILED: Final = "OptimizedModule"
-"""Name of torch.compile's module class. Importing the class takes a second."""
+"""Name of torch.compile's module class, whose import takes a second."""
 
 _function_modes: Callable[[], list[Any]] = vars(torch.overrides)["_get_current_function_mode_stack"]
 
@@ -55,7 +55,7 @@ _call_module: Callable[..., Any] = Module.__call__
 @dataclass
 class _LabelState:
     thread: int = 0
-    """Number of the thread whose calls are labelled; 0 while labelling is off."""
+    """Identifier of the thread whose calls are labelled; 0 while labelling is off."""
     is_label_open: bool = False
     is_restored: bool = False
     part_without_gradients: str = labels.VALIDATION
@@ -127,7 +127,7 @@ def start(
 
 
 def _find_original() -> bool:
-    """Store the function that the replacement calls. Return False if that function may call the replacement back.
+    """Store the function that our replacement calls. Return False if it may call the replacement recursively.
 
     ``make_fx`` and ``torch.fx`` patch module calls and later restore the previous attribute. If a window ends between
     patch and restoration, ``make_fx`` restores the replacement of perfhooks.
@@ -166,7 +166,10 @@ def iterators() -> set[int]:
 
 
 def describe(window: Window) -> None:
-    """Write names of modules and CUDA graph regions into the trace. Cuspy writes the regions itself."""
+    """Write names of modules and CUDA graph regions into the trace.
+
+    Cuspy, torch's second recorder, writes the regions without this function.
+    """
     order, _state.order = _state.order, ModuleOrder()
     sources: dict[str, Callable[[], Any]] = {labels.PROCESSOR: _processor}
     sources |= {labels.MODULE_NAMES: order.names} if window.with_stack else {}

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 class Stepped(Protocol):
     def ensure_started(self) -> None:
-        """Start, if it was never started."""
+        """Start the profiler if it was never started."""
 
     def step(self) -> None:
         """Report the end of a step."""
@@ -30,7 +30,7 @@ class Stepped(Protocol):
 class SteppingLoader(Generic[T]):
     """Reports a step after each item, and labels the wait for the next item.
 
-    The end of the loop never ends a window, because it may be a ``break`` or an exception.
+    The end of the iteration never ends a window: the loop may end by ``break`` or an exception.
     """
 
     def __init__(self, profiler: Stepped, pulse: StepClock, loader: Iterable[T]) -> None:

@@ -26,7 +26,7 @@ _STARTED: Final[Counter[tuple[str, str]]] = Counter()
 
 
 class Membership:
-    """The role of this process in its job: whether it records, into which run, and whether it logs."""
+    """The role of this process in its job: whether the process records and logs, and in which run folder."""
 
     def __init__(self, options: Options, handover: Handover, requests: Requests, *, writes: bool) -> None:
         self._options = options
@@ -70,7 +70,7 @@ class Membership:
         on_opened(run)
 
     def update_rank(self, loop: WatchedLoop) -> bool:
-        """Update the rank, because a process group may be created after the start, for example with ``mp.spawn``."""
+        """Update the rank, because the process group may be created after profiling began, with ``mp.spawn``."""
         job, before = current_job(), self._job
         if before is None or (job.rank, job.world_size) == (before.rank, before.world_size):
             return True
@@ -111,9 +111,9 @@ class Membership:
         return Run.open(self._out, self._name, job, facts, before=self._number or 0)
 
     def _count_runs(self) -> None:
-        """Number the runs of this process.
+        """Count the runs of this process.
 
-        Ranks that do not record count too, so that all ranks use the same number.
+        Ranks that do not record also count, so that a run has one number on all ranks.
         """
         if self._number is None and self.writes and not self._name:
             folder = self._out

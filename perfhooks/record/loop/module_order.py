@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 _MAX_MODULES: Final = 20_000
-"""Number of modules after which no more are stored, because some loops create modules in every step."""
+"""Maximum number of stored modules. Some loops create modules in every step."""
 _WRAPPERS: Final = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?:\.|$)")
 _PARALLEL: Final = ("DistributedDataParallel", "DataParallel")
 
@@ -24,8 +24,8 @@ class ModuleOrder:
     """The modules that were called in a window, in the order of their first calls.
 
     The recorder numbers the modules of each class in this order (``PythonIDVisitor`` in torch's ``collection.cpp``).
-    Calls on other threads or in compiled code are not stored. Readers then find more numbers than names, and ignore the
-    names of that class.
+    Calls on other threads or in compiled code are not stored. If a class has more numbers than names, readers ignore
+    the names of the class.
     """
 
     def __init__(self) -> None:

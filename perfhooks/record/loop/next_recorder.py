@@ -1,7 +1,6 @@
-"""torch's new recorder cuspy (since torch 2.15): selection, fallback to Kineto, and its output files.
+"""torch's new recorder cuspy (since torch 2.15): selection, fallback to Kineto, and output files.
 
-The recorder records the device, merges its events into the host's trace, and always compresses the file. Kineto still
-records the host.
+Cuspy records the device, and Kineto still records the host. Cuspy merges both traces and always compresses the file.
 """
 
 from __future__ import annotations
@@ -23,9 +22,10 @@ if TYPE_CHECKING:
 
 NAME: Final = "cuspy"
 _OBSERVER: Final = "torch.profiler._cuspy.observers.profiler"
-"""Name of the module of the device observer, which imports the package cupti-python."""
+"""Name of cuspy's module that records the device. The module imports the package cupti-python."""
 _SWITCH: Final = "enable_"
-"""Prefix of cuspy's boolean options. The option ``activities`` of perfhooks omits it: ``cuspy+environment_counters``.
+"""Prefix of the boolean options of cuspy, torch's second recorder. Users write options without the prefix:
+``cuspy+environment_counters``.
 """
 _TYPE: Final = "type"
 
@@ -33,15 +33,14 @@ _FAILURES: Final = (ImportError, AttributeError, OSError, RuntimeError, TypeErro
 """Errors that CUPTI, its Python package, or the settings of the device raise."""
 
 _logged: set[str] = set()
-"""Reasons, already logged, why the recorder is not available."""
 
 
 class UnavailableError(PerfhooksError):
-    """The recorder is not available."""
+    """Cuspy is not available."""
 
 
 def config_of_text(words: str) -> Any:
-    """Return the configuration for text like ``cuspy+environment_counters``; None if torch has no such recorder."""
+    """Return the configuration for text like ``cuspy+environment_counters``; None if torch has no cuspy."""
     name, *switches = words.lower().split("+")
     if name != NAME:
         raise OptionError(
@@ -79,7 +78,7 @@ def _config(config: Any) -> Any:
 
 
 def check_activity(activity: Any) -> Any:
-    """Remove cuspy from an activity, with a warning, if it cannot be imported."""
+    """Remove cuspy from an activity, with a warning, if cuspy cannot be imported."""
     if not isinstance(activity, Mapping) or not any(map(_has_cuspy, activity.values())):
         return activity
     try:
@@ -162,16 +161,19 @@ def drain(window: Any) -> None:
 
 
 def check_observer(observer: Any) -> None:
-    """Raise an UnavailableError without a device observer. Kineto prepares only once, so this check comes first."""
+    """Raise an UnavailableError if cuspy's observer cannot record the device.
+
+    Kineto prepares only once, after this check.
+    """
     if not getattr(observer, "available", True):
-        raise UnavailableError("its observer is not available")
+        raise UnavailableError("cuspy's observer is not available")
 
 
 def export_path(window: Any, path: Path) -> Path:
-    """Return the given path, or a compressed file next to it.
+    """Return the path of the trace: ``path``, or a compressed file next to ``path``.
 
     The function waits until torch has written the file, even with ``cuspy_async_export``. An export in a thread would
-    block the training too, because torch merges both traces in Python.
+    also block the training, because torch merges two traces in Python.
     """
     if is_used(window):
         window.wait_for_exports()

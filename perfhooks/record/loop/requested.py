@@ -47,7 +47,7 @@ def _schedule_of(window: Planned) -> Schedule:
 
 
 class Requests:
-    """Schedule of the profiler, with requested windows in its gaps."""
+    """Schedule of the profiler, with requested windows between scheduled windows."""
 
     def __init__(self, loop: WatchedLoop, base: Schedule | OnRequest | CallableSchedule | FromStartToStop) -> None:
         self.loop = loop
@@ -55,9 +55,9 @@ class Requests:
         self.began = 0
         self.is_unplanned = isinstance(base, WhenSettled)
         self.load: ThreadLoad | None = None
-        """CPU use of other threads since the start of the loop; only for a loop without a schedule."""
+        """CPU use of other threads since the start of the loop; None if the user set a schedule."""
         self.shortest_wait_s = 0.0
-        """Minimum training time in s before the automatic window, which is later if other threads are busy."""
+        """Minimum training time in s before the automatic window; longer if other threads are busy."""
         self._windows: list[RequestedWindow] = []
         self._is_full = False
 

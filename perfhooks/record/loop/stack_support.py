@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _FIXED: tuple[int, int] = (2, 12)
-"""First torch with the fix of pytorch #178551."""
+"""First torch version with the fix of pytorch #178551."""
 _NO_STACK: Final = "replay stack is empty"
 """Text of torch's error for a function return whose call was not recorded."""
 
@@ -49,8 +49,8 @@ def lost_calls() -> str | None:
 def no_collection() -> Iterator[None]:
     """Disable the garbage collector.
 
-    When a recording with stacks starts, torch reads frames of all threads, and crashes if another thread runs. The
-    callbacks of a collection, which are Python functions, let other threads run.
+    When a recording with stacks starts, torch reads frames of all threads, and crashes if another thread runs.
+    Callbacks of the collector, which are Python functions, let other threads run.
     """
     if not gc.isenabled():
         yield

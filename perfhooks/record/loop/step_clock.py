@@ -21,8 +21,8 @@ class StepClock:
     def __init__(self) -> None:
         self.step = 0
         self.due = 0
-        """Number of the next step at whose start perfhooks has work. Initially it is 0, so that the first call of
-        ``step()`` detects a profiler that was not started.
+        """Number of the next step at whose start perfhooks has work. With the initial 0, the first call of ``step()``
+        detects a profiler that was not started.
         """
         self.is_recording = False
         self._set_functions(*(_ignore,) * 5)

@@ -75,7 +75,7 @@ class Tasks:
     def poll_seldom(self) -> None:
         """Poll the worker, if earlier polls took less than `_POLL_SHARE` of the time, or if the queue is full.
 
-        Beside busy threads, a poll can wait for the GIL for 0.3 s.
+        If other Python threads are busy, a poll can wait for the GIL for 0.3 s.
         """
         began = time.monotonic()
         if began >= self._next_poll or self.windows_left >= QUEUE:
@@ -151,7 +151,7 @@ class Tasks:
 
     @property
     def has_steps_left(self) -> bool:
-        """Whether older steps wait for the worker. Older steps must be written before later steps."""
+        """Whether the worker must still write step times of earlier tasks, before those of later steps."""
         return self.windows_left < len(self.pending)
 
     def _start(self) -> None:
@@ -161,7 +161,6 @@ class Tasks:
             self.worker = Worker(self._log)
 
     def wait(self, timeout: float | None = None, *, is_loud: bool = True) -> bool:
-        """Return whether every window is finished."""
         began = time.monotonic()
         with show_wait() as show:
             while self.pending and (self.worker is not None or self._former):

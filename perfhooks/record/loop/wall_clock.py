@@ -15,7 +15,7 @@ def _read() -> tuple[float, float]:
 
 
 def describe_change(ahead_at_start_s: float, recorded_s: float) -> str:
-    """Return a note, or nothing if the times are right."""
+    """Return a note; empty if the clock was not changed."""
     moved_s = ahead_s() - ahead_at_start_s
     if abs(moved_s) <= 1e-3 + 0.01 * recorded_s:
         return ""

@@ -37,7 +37,7 @@ _DAEMON: Final = "KINETO_USE_DAEMON"
 _COUNTER: Final = "perfhooks"
 
 _open: weakref.WeakSet[Window] = weakref.WeakSet()
-"""Started windows. During a warm-up torch reports no active profiler, but a second one crashes it."""
+"""Started windows. During a warm-up torch reports no active profiler, but a second profiler crashes torch."""
 _ending: weakref.WeakKeyDictionary[Window, threading.Thread] = weakref.WeakKeyDictionary()
 """Windows that a thread is stopping, which takes seconds for a large recording."""
 _spare: weakref.WeakSet[Window] = weakref.WeakSet()
@@ -48,7 +48,7 @@ _of_parent: Final[set[Window]] = set()
 def recorder_busy() -> bool:
     """Return whether a profiler records in this process. A second profiler would clear the events of the first.
 
-    A window that another thread stops counts, because torch crashes if a recorder starts before the stop ends.
+    A window counts until another thread has stopped it, because a recorder that starts earlier crashes torch.
     """
     ours = (*list(_open), *_ending_elsewhere())
     return any(window.yield_recorder is None for window in ours) or (_is_recording() and not ours and not _of_parent)
@@ -82,7 +82,7 @@ def _is_recording() -> bool:
 
 
 def listen_for_other_profilers(listener: Callable[[], object]) -> Callable[[], None]:
-    """Call the listener before another profiler starts, and return a function that removes it.
+    """Call the listener before another profiler starts, and return a function that removes the listener.
 
     Another profiler records nothing while our window is open.
     """
@@ -113,10 +113,9 @@ def _notifying(method: Callable[..., Any], listener: Callable[[], object]) -> Ca
 
 
 def counting_for_daemon(end_step: Callable[[int], None]) -> Callable[[int], None]:
-    """Return ``end_step``, which also increments torch's step count if a daemon needs it.
+    """Return a function that calls ``end_step``, and increments torch's step count if a Kineto daemon is used.
 
-    Dynolog selects steps by that count (``--iterations``). torch uses the maximum of all counters, so no step counts
-    twice.
+    The daemon Dynolog selects steps by this count (``--iterations``). torch uses the maximum of all counters.
     """
     if not os.environ.get(_DAEMON):
         return end_step
@@ -179,13 +178,13 @@ class Window(WindowResults):
         self.step_num = first
 
     def _action(self, step: int) -> ProfilerAction:
-        """Return the recorder's action. torch's constructor requests it for step 0, even if the window starts later."""
+        """Return the recorder's action. torch's constructor always requests the action of step 0."""
         if self.planned is not None and self.planned.active <= step < self.planned.last:
             return ProfilerAction.RECORD  # fast path: called at every recorded step
         return action_of(self._phases, max(step, self._begin))
 
     def arm(self, first: int, phases: Phases) -> None:
-        """Prepare the next window with ``acc_events``: torch appends its events to those of earlier windows."""
+        """With ``acc_events``, prepare the next window: torch appends its events to earlier events."""
         self._begin = self.step_num = first
         self._phases = phases
         self.planned = phases.next_window(first)
@@ -218,7 +217,10 @@ class Window(WindowResults):
             self.budget.end_step()
 
     def has_room_for_step(self) -> bool:
-        """With stacks, use the last measurement of `Overseer`: a new one would add Python calls to the recording."""
+        """Whether another step fits the budget.
+
+        With stacks `Overseer` measures: a measurement here adds Python calls.
+        """
         if not (self.with_stack and self._overseer is not None and self._overseer.is_running):
             self.budget.measure()
         return self.budget.has_room
@@ -259,7 +261,7 @@ class Window(WindowResults):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether another live thread is recorded. torch must stop in that thread."""
+        """Whether the recorder runs in another live thread, in which torch must stop."""
         return self._thread is not None and self._thread is not threading.current_thread() and self._thread.is_alive()
 
     @property
@@ -272,7 +274,7 @@ class Window(WindowResults):
 
     @property
     def step_rec_fn(self) -> Any:
-        """The mark of the step. torch's own mark would be visible to the user's torch function modes."""
+        """Mark of the step (``ProfilerStep#``). The user's torch function modes would see torch's own mark."""
         return self._step_mark
 
     @step_rec_fn.setter
@@ -280,7 +282,7 @@ class Window(WindowResults):
         self._step_mark = None if mark is None else LabelledRange(mark.name)
 
     def prepare_trace(self) -> None:
-        """Prepare the recorder without an import of Inductor, in which torch looks for CUDA graphs."""
+        """Prepare the recorder. Unlike torch, do not import Inductor to look for CUDA graphs."""
         lazy: set[str] = getattr(torch, "_lazy_modules", set())
         hidden = {"_inductor"} & lazy if "torch._inductor" not in sys.modules else set()
         lazy -= hidden

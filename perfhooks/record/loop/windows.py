@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 STOPPED: Final = "stopped before its last step"
 LONG_WAIT_S: Final = DEFAULT_MB * WAIT_S_PER_MB
-"""Wait for a saved trace, in s, from which a log line announces it. Within the default budget, no wait is longer."""
+"""Minimum wait for a saved trace, in s, that is logged. With the default budget, every wait is shorter."""
 
 
 class Windows:
@@ -65,7 +65,7 @@ class Windows:
         self.workers = LoaderWorkers()
         self._step_starts: list[int] = []
         self._may_shorten = False
-        """Whether the budget may shorten windows. Ranks of a job must record the same steps."""
+        """Whether the budget may shorten windows; false with several ranks, which must record the same steps."""
         self.is_dropping = False
         self._ended_at = -1
         self.start_line = ""

@@ -1,7 +1,7 @@
 """Start and manage the worker process, which writes the files of recorded windows.
 
-A thread would hold the GIL. A forked process would share the training's device, and a spawned one would run the user's
-script again.
+A thread would hold the training's GIL. A forked process would share the training's device. A spawned process would run
+the user's script again.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ gc.enable()
 serve(unread, int(sys.argv[3]))
 """
 """Code of the worker. The worker imports nothing before the first message, so it needs little memory while idle.
-Installed packages come first on its path, because the training's path may have another version of a dependency. Output
-of a sitecustomize goes to the log, not into the channel, which gevent makes non-blocking. The garbage collector would
-scan all modules several times during imports.
+Installed packages come first in ``sys.path``, because the training's path may have another version of a dependency.
+Output of a sitecustomize goes to the log, not to the training. The garbage collector, which would scan all modules
+several times, is off during imports.
 """
 
 HERE: Final = str(Path(__file__).parents[3])
@@ -89,8 +89,8 @@ _UNWANTED: Final = (
 )
 
 _SHELL: Final = ("/bin/sh", "-c", 'exec "$0" "$@"') if os.access("/bin/sh", os.X_OK) else ()
-"""Start of the worker's command, which hides Python from debuggers. debugpy inserts itself into commands that begin
-with a Python, and the worker would end when it disconnects.
+"""First words of the worker's command, which hide Python from debuggers. debugpy inserts itself into commands that
+begin with Python, and the worker would end when debugpy disconnects.
 """
 
 NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)

@@ -1,4 +1,4 @@
-"""Classification of slow steps: their causes, and the part of the excess that each cause explains."""
+"""Causes of slow steps, and how much of the time above the median each cause explains."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Explainer:
         )
 
     def _in_evaluating_function(self, samples: Sequence[Sample], sure: list[Sample]) -> list[Sample]:
-        """Return the samples in the outermost function that contains all ``sure`` samples, and few others.
+        """Return the samples in the outermost function that contains all ``sure`` samples and few other samples.
 
         Other samples in this function show the loading or scoring of an evaluation.
         """
@@ -144,7 +144,7 @@ class Explainer:
     def _unusual(
         self, facts: StepFacts, is_match: Callable[[Sample], bool], is_longer: Callable[[Sample], bool]
     ) -> tuple[list[Sample], float]:
-        """Return the matching samples in code that usual steps do not run, else the ``is_longer`` samples."""
+        """Return the matching samples in code that usual steps do not run, or that are ``is_longer``."""
         matching = list(filter(is_match, facts.samples))
         new, longer = self.usual.unseen(matching, facts.after), list(filter(is_longer, matching))
         longer_ns = self._beyond_usual_ns(facts, longer, is_longer)
@@ -159,7 +159,7 @@ class Explainer:
     def _blamed_frame(self, facts: StepFacts, cause: str, samples: Sequence[Sample]) -> Frame | None:
         """Return the line with most time, in the innermost function that contains half of the samples.
 
-        Return None if the samples cover less than half of the excess, or if the cause can hit any line.
+        Return None if the samples cover less than half of the excess, or if the cause can affect any line.
         """
         if cause == GARBAGE:
             return facts.garbage_at

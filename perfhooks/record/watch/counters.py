@@ -95,7 +95,7 @@ def _retries() -> int | None:
 
 
 _MIN_YOUNG: Final = 50_000
-"""Number of young objects from which a garbage collection is recorded. Python collects at 700 or 2,000, so a higher
+"""Minimum number of new objects at the start of a recorded collection. Python collects at 700 or 2,000 objects, so this
 number shows that the collector was disabled.
 """
 

@@ -32,7 +32,7 @@ class LoopRequest:
 class WatchedLoop:
     """State of a loop. Each attribute has one writer, and each access is one operation in C.
 
-    The training and the watcher therefore never wait for each other.
+    The training and the watcher thread therefore never wait for each other.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class WatchedLoop:
         self.wrote_steps = False
         self.triggers = False
         self.is_quiet = False
-        """Whether slow steps are not logged, because `perfhooks run` prints a summary."""
+        """Whether slow steps are not logged: `perfhooks run` prints a summary."""
         self.is_signalled = False
         """Whether a signal requested a window. The signal handler only sets this flag."""
         self.inbox: deque[LoopRequest] = deque()

@@ -1,7 +1,7 @@
 """Samples of the training thread: its stack, and its state since the previous sample.
 
 The sampler needs the GIL, which the training releases mostly inside C code. Plain sampling would therefore overstate C
-code. The delay of a sample corrects that::
+code. The delay of a sample shows whether the training held the GIL::
 
     the training   ── C ──┤ Python ├── C ──────┤ Python, for more than 5 ms ├── C ──
     samples            ▲     △······▲    ▲          △·····▲
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from perfhooks.record.watch.sampling import Stack
 
 _LATE_NS: Final = 300_000
-"""Delay in ns from which a sample counts as one that waited for the GIL. On a virtual machine, a thread needs a third
-of this delay to wake up.
+"""Minimum delay in ns of a sample that waited for the GIL. On a virtual machine, a thread needs a third of this delay
+to wake up.
 """
 MIN_CPU: Final = 0.25
-"""Minimum CPU time of a computing thread, as a fraction of its time outside the run queue."""
+"""Minimum CPU time of a computing thread, as a fraction of the elapsed time without run-queue waits."""
 _MAX_STACKS: Final = 5000
 
 
@@ -53,7 +53,7 @@ class Sample(NamedTuple):
     at: int = 0
     is_held: bool = False
     is_exact: bool = True
-    """Whether the line is exact. If the sampler got the GIL late, it is approximate."""
+    """Whether the line is exact, not a later line at which the training released the GIL."""
     is_evaluating: bool = False
     state: State = State.COMPUTING
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 SHORTEST_S: Final = 0.005
 _SUSPENDED_NS: Final = 60_000_000_000
-"""Interval in ns without a sample after which a step does not count: the host was suspended, or a debugger stopped the
-process.
+"""Maximum interval between samples of a slow step in ns. In longer intervals, the host was suspended or a debugger
+stopped the process.
 """
 _MAX_WINDOWS: Final = 10
 _MIN_SLOW_STEPS: Final = 3
@@ -49,7 +49,7 @@ class _Times(NamedTuple):
 @dataclass
 class _Watched:
     begin: int
-    """Start of the step in ns. A pause or work of perfhooks restarts the step, and its samples are dropped."""
+    """Start of the step in ns. A pause or work of perfhooks restarts the step, and earlier samples are dropped."""
     before: Counters
     last_sample: int
     unsampled_ns: float
@@ -72,7 +72,9 @@ class SlowSteps:
         self._collections.listen()
         self._sampler = Sampler()
         self._usual_sample: tuple[int, int, Sample | None] = (0, 0, None)
-        """Sample of the running step. If the step is not slow, the sample is stored as one of a usual step."""
+        """Time, step and sample of the running step. If the step is not slow, the sample becomes one of the usual
+        samples.
+        """
         self._last_waited = _Reading()
         self._usual_waited: _Reading | None = None
         self._watched: _Watched | None = None
@@ -84,7 +86,7 @@ class SlowSteps:
         self.folded = FoldedStacks()
 
         self.is_doubtful = False
-        """Whether the running step is longer than usual. Sampling must not pause then."""
+        """Whether the running step is longer than usual. If so, sampling must not pause."""
 
     @property
     def is_watching(self) -> bool:
@@ -206,7 +208,7 @@ class SlowSteps:
             self._request_window()
 
     def _waited_ns(self, begin: int, end: int) -> int | None:
-        """Return the run-queue wait of a step in ns: since the last reading, minus the usual wait before the step."""
+        """Return the run-queue wait of a step in ns, without the usual wait between the last reading and the step."""
         (at, before), usual = self._last_waited, self._explainer.usual.waiting
         waited = self._sampler.thread(self._loop.thread, self._loop.native).waited_ns()
         if before is None or waited is None or usual is None or not begin - 2_000_000_000 < at < end:
@@ -225,10 +227,7 @@ class SlowSteps:
 
 
 def _unsampled_ns(times: _Times, sampled: _Watched | None, limit_ns: float) -> float:
-    """Return the longest interval of a slow step without a sample, in ns.
-
-    After a suspension of the host, one sample can arrive before the step ends.
-    """
+    """Return the longest interval of a slow step without a sample, in ns."""
     if sampled is None:
         return times.end - times.begin - limit_ns
     return max(sampled.unsampled_ns, times.end - sampled.last_sample)

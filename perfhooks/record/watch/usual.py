@@ -20,7 +20,7 @@ MIN_SAMPLES: Final = 20
 
 
 def beyond(share: float, usual: float) -> float:
-    """Return the share of a slow step that a cause explains, beyond its share of usual steps.
+    """Return the share of a slow step that a cause explains, beyond the cause's share of usual steps.
 
     If each step waits 80% of its time for a CPU, a wait of 80% explains nothing. A wait of 96% makes the step five
     times as long, so it explains 80%.
@@ -54,7 +54,7 @@ class UsualSteps:
         return stack if self.prefix is None else stack[common(self.prefix, stack) :]
 
     def share(self, matches: Callable[[Sample], bool]) -> float:
-        """Return the share of usual samples that match. At least `MIN_SAMPLES` samples are assumed."""
+        """Return the share of usual samples that match, out of at least `MIN_SAMPLES`."""
         return sum(map(matches, self.samples)) / max(len(self.samples), MIN_SAMPLES)
 
     def unseen(self, samples: Iterable[Sample], after: Stack = ()) -> list[Sample]:

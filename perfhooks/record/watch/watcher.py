@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 NAME: Final = "perfhooks-watcher"
 
 _SHARE: Final = 0.00075
-"""Maximum CPU use of checks of usual steps, in cores. The poll once per second uses about as much."""
+"""Maximum CPU use of checks of usual steps, in cores. The poll for requests, once per second, uses as much."""
 
 
 class SamplingBudget:

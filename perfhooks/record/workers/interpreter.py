@@ -185,7 +185,7 @@ class Interpreter:
         return self._memory.read(address + bytes.__basicsize__ - 1, size)
 
     def integer(self, frame: WorkerFrame, variable: int) -> int | None:
-        """Return an integer of the process; None for other values and from 2**30 on."""
+        """Return the value of an integer variable below 2**30; None for other values."""
         slot = frame.address + self._layout.variables + WORD * variable
         with suppress(OSError):
             address = untagged(self._memory.word(slot))

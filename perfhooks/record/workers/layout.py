@@ -38,7 +38,7 @@ class Layout:
     threads: int
     next_thread: int
     native: int | None
-    """Offset of the system's thread number; None before Python 3.11."""
+    """Offset of the system's thread ID; None before Python 3.11."""
     running: int
     running_in: int | None
     """Offset from the object that `running` points to, to the frame; None if `running` points to the frame itself."""
@@ -123,7 +123,7 @@ def _address(file: int, frame: types.FrameType) -> int:
 def _running(file: int, depth: int) -> set[tuple[int, int]]:
     """Return pairs of offsets that may lead from the thread state to the running frame; -1 if one offset is enough.
 
-    The search calls no other Python function, because it would become the running frame.
+    The search calls no other Python function, because the called function would become the running frame.
     """
     address, state = _address(file, sys._getframe()), thread_state()
     offsets = set()

@@ -295,7 +295,7 @@ class WorkerSampler:
 
 
 def serve(channel: int, answers: int) -> None:
-    """Run orders from standard input. A message with a file is an `Order`; one without a file ends the window."""
+    """Run orders from standard input. A message with a file is an `Order`; a message without a file ends the window."""
     sampler = WorkerSampler()
     with socket.socket(fileno=channel) as orders:
         while True:

@@ -44,8 +44,8 @@ def adopted(
 ) -> Iterator[Adopted]:
     """Create a temporary run folder from traces or ``*.share`` files, and delete it on exit.
 
-    Traces are reduced one at a time, to save memory. ``tell`` is called with the numbers of finished and of all traces.
-    Raises PerfhooksError if no trace could be read.
+    Traces are reduced to summaries one at a time, to save memory. ``tell`` is called with the numbers of finished and
+    of all traces. Raises PerfhooksError if no trace could be read.
     """
     # the processes of Dask or Ray may have another working directory
     paths = loose.candidates(folder.absolute() if on is not None and isinstance(folder, Path) else folder)

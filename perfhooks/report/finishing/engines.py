@@ -1,4 +1,4 @@
-"""Engines that reduce many traces: this process, local processes, Dask or Ray."""
+"""Engines that reduce many traces to summaries: this process, local processes, Dask or Ray."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def finish(place: Place, permit: Permit = NO_PERMIT, *, write_report: bool = Tru
 
 
 def update_report(place: Place, permit: Permit = NO_PERMIT) -> None:
-    """Write the report again, with the last steps, if this rank is responsible for it."""
+    """Write the report again, with the last steps, if this rank is responsible for the report."""
     measure_again(place)
     if report.is_due(place):
         write_page(Run.of(place), permit)

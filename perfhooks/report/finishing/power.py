@@ -14,7 +14,7 @@ def limit_of(name: str) -> PowerLimit | None:
     The query takes milliseconds, too long for the training thread.
 
     A MIG instance has the limit of its GPU. The limit is None without ``nvidia-ml-py``, for other vendors, and for
-    unequal limits.
+    devices with unequal limits.
     """
     gpu = name.partition(" MIG ")[0]
     with contextlib.suppress(Exception):

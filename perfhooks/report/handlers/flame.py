@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Flame:
-    """A flame graph for any browser: ``rank0.flame.svg``.
-
-    The graph has lines of Python if ``with_stack`` records them.
-    """
+    """A flame graph for any browser: ``rank0.flame.svg``. The graph has Python lines if ``with_stack`` was set."""
 
     by: Literal["host", "device", "bytes"] = "host"
     """Measure of the widths: ``"host"`` or ``"device"`` time, or allocated ``"bytes"``."""

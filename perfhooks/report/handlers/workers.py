@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Workers:
     """Functions of loader workers, longest first, ``rank0.workers.csv``, and their stacks, ``rank0.workers.folded``.
 
-    It needs ``workers``. There are no files if no worker was sampled.
+    The handler needs the option ``workers``. There are no files if no worker was sampled.
     """
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:

@@ -56,7 +56,7 @@ def headlines(page: Path) -> list[str]:
 def is_due(place: Place) -> bool:
     """Return whether the rank that finished a window writes the report.
 
-    The lowest rank and the rank that finishes last write it, so that the final report includes all ranks.
+    The lowest rank and the rank that finishes last write the report, so that the final report includes all ranks.
     """
     names = [path.name for path in place.folder.iterdir()] if place.folder.exists() else []
     finished, recorded = set(layout.share.ranks(names)), layout.ranks_of_window(names)

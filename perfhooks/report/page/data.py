@@ -22,7 +22,7 @@ FORMAT: Final = 1
 
 
 class _Part(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Part of a stored report. Unknown values are omitted; unknown fields are rejected."""
+    """Part of a stored report. Values without a measurement are omitted. Undeclared fields raise an error."""
 
 
 class Subject(_Part):
@@ -54,7 +54,7 @@ class StepsPart(_Part):
     usual_steps: str = ""
     """Text that names the usual steps (`step_kinds.described`): ``steps 10-14 without 12``."""
     without_steps: bool = False
-    """Whether the trace has no steps. Then the only row is the whole recording."""
+    """Whether the trace has no steps. If so, the only row is the whole recording."""
     is_part: bool = False
     no_device_data: bool = False
     """Whether the trace has kernel launches but no device work."""
@@ -112,8 +112,8 @@ class Findings(_Part):
 class DevicePart(_Part):
     steps: Columns
     parts: Columns
-    """Device time per step: each class of work, work of other steps, and idle time for each cause. It sums to the wall
-    time.
+    """Device time per step: each class of work, work of other steps, and idle time for each cause. The sum is the wall
+    time of the step.
     """
     idle: Columns
     queue: dict[str, float | None]
@@ -148,7 +148,9 @@ class WindowData(_Part):
     unseen_workers: str = ""
     loader_use: LoaderUse | None = None
     plan: LoaderPlanPart | None = None
-    """The plan for the unprofiled step time. Only reports have it, because later steps change this time."""
+    """Plan of loader workers for the unprofiled step time. Only reports contain it, because later steps change the step
+    time.
+    """
     modules: FirstRows | None = None
     memory: MemoryPart | None = None
     counters: CountersPart | None = None

@@ -115,7 +115,7 @@ class FindingsFile(_Complete):
 def from_data(data: Mapping[str, Any], window_name: str | None = None) -> FindingsFile:
     """Return the findings of one window and of the run, from the data of the report.
 
-    The window is that of the first screen of the report, unless it is named.
+    Without ``window_name``, the window is that on the report's first screen.
     """
     summary = msgspec.convert(data["summary"], RunSummary)
     name = window_name or summary.window

@@ -44,7 +44,7 @@ _WHILE: Final = (
 _HOST_KINDS: Final = ("op", "annotation")
 _WORTH_NAMING: Final = 0.05
 _BEHIND: Final = 1.05
-"""Minimum ratio of device work to host time for a headline with both. The device then finishes later than the host."""
+"""Minimum ratio of device work to host time for a headline with both times."""
 _HALF: Final = 0.5
 """Above this busy fraction of the device, operators on the host mostly wait for the device."""
 _FROM_START_TO_STOP: Final = "from start to stop, without steps"

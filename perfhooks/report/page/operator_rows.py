@@ -17,7 +17,7 @@ _COSTS: Final = ("count", "self_cpu_ms", "self_device_ms")
 
 
 def behind(tables: Tables, names: Collection[str], *, has_shapes: bool) -> json_values.Columns:
-    """Return up to three shapes, lines and modules with most self time of each operator."""
+    """Return for each operator up to three shapes, lines and modules with the most self time."""
     selection = pl.DataFrame({"name": list(names)[:32]}, schema={"name": pl.String}).with_row_index("place")
     groups = [_costliest(tables, selection, by) for by in _GROUPS if by != "shapes" or has_shapes]
     rows = pl.concat(groups).sort("place", maintain_order=True).drop("place")

@@ -185,7 +185,7 @@ def _rate_unprofiled(summary: dict[str, Any], capture: Capture) -> dict[str, Any
 
 
 def _advise(row: Mapping[str, Any], use: LoaderUse, capture: Capture) -> dict[str, Any]:
-    """Return advice and gain of a wait for data for the present unprofiled step, like the plan of workers."""
+    """Return advice and gain of a data wait, computed like the worker plan for the current unprofiled step time."""
     text, fix = use.advise(capture)
     is_bound = row["is_bound"] or fix.remaining_ms is None
     gain_ms = row["most_ms"] - (0.0 if is_bound else fix.remaining_ms)

@@ -26,7 +26,7 @@ _LEAST_SHARE: Final = 0.01
 
 
 class _Strict(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Unknown values are omitted; unknown fields are rejected."""
+    """Values without a measurement are omitted. Undeclared fields raise an error."""
 
 
 class SummaryPart(_Strict):
@@ -175,7 +175,7 @@ def _add_profiled(summary: RunSummary, window: Mapping[str, Any], details: Mappi
 def _parts(summary: RunSummary, usual: Mapping[str, Any], typical: Counted | None, bound: float) -> list[SummaryPart]:
     """Return the shares of an unprofiled step if its wait for data was measured, else of a profiled step.
 
-    Its other parts are estimated in proportion to their profiled times.
+    Other parts are estimated in proportion to their profiled times.
     """
     wall = usual.get("wall_ms")
     busy = usual.get("busy_share") or 0.0

@@ -1,8 +1,8 @@
 """Files for requests to a running job, and its answers.
 
 The client writes ``ID.call.json`` into the folder ``requests``. Each rank answers with its current step in
-``ID/rank0.here.json``. ``ID.window.json`` then names later steps, so that all ranks profile the same steps without
-communication. Each rank answers with ``ID/rank0.json``. The client deletes the files at the end.
+``ID/rank0.here.json``. The client writes later steps into ``ID.window.json``, so that all ranks profile the same steps
+without communication. Each rank answers with ``ID/rank0.json``. The client deletes the files at the end.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def changed_ns(run: Path, file: str = "") -> int:
 
 
 def call(run: Path, name: str) -> None:
-    """Request the current step of all ranks."""
+    """Ask all ranks for their current step."""
     folder = OwnFolder(run, layout.REQUESTS)
     folder.make_for_owner()
     folder.publish_json(f"{name}.call.json", {})

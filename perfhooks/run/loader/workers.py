@@ -31,7 +31,7 @@ _FRAME: Final = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)")
 
 
 class LoaderWorker(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts and stack samples of one worker between two times."""
+    """Counts and stack samples of one worker in one interval."""
 
     worker: int
     pid: int

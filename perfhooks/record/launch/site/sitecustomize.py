@@ -32,7 +32,7 @@ class ImportWatcher:
     def __init__(self) -> None:
         self.waiting = set(WATCHED)
         self.importing = 0
-        """Number of the thread that imports the first module of perfhooks, else 0."""
+        """Identifier of the thread that imports the first module of perfhooks, else 0."""
         self.own_imports: Any = None
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
@@ -47,7 +47,7 @@ class ImportWatcher:
         return spec
 
     def find_theirs(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
-        # old finders have no such method; Python calls them itself
+        # old finders have no ``find_spec``; Python calls them itself
         finders = [finder.find_spec for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
         return next(filter(None, (find(name, path, target) for find in finders)), None)
 

@@ -1,4 +1,4 @@
-"""End a recording inside a step: another thread decides, and the main thread does it.
+"""End a recording inside a step: a thread of perfhooks measures the recording, and the main thread ends it.
 
 torch's recorder must end in the thread that it records, while that thread runs no operator. Python runs pending calls
 (``Py_AddPendingCall``) in the main thread between two instructions, like signal handlers.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 SHORTEST_S: Final = 0.02
-"""Minimum time between measurements in s, because each one takes the GIL from the training."""
+"""Minimum time between measurements in s. Each measurement takes the GIL from the training."""
 LONGEST_S: Final = 0.1
 """Maximum time between measurements in s if no stacks are recorded: at most 20,000 operators are recorded in this time.
 Python calls are recorded ten times as fast, so windows with stacks are measured every `SHORTEST_S`.
@@ -39,7 +39,7 @@ _LIBRARIES: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdli
 
 
 class _PendingCall:
-    """Argument of ``Py_AddPendingCall``. Python calls its ``__bool__``, so exceptions reach the program."""
+    """Argument of ``Py_AddPendingCall``, for which Python calls ``__bool__``. Exceptions reach the program."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self._run = functools.partial(_run, act)
@@ -59,15 +59,16 @@ class _PendingCall:
 
 
 _pending: Final[list[_PendingCall]] = []
-"""Pending call, stored to keep it alive. At most one call is pending: with two, Python 3.11 hangs if one of the calls
-enters a traced function.
+"""Reference that keeps the pending call alive. At most one call is pending: with two, Python 3.11 hangs if one of the
+calls enters a traced function.
 """
 
 
 def in_main_thread(act: Callable[[], object]) -> None:
     """Call a function in the main thread, between two instructions.
 
-    The call is dropped if the main thread is in a backward pass, or in code of perfhooks. Callers repeat it.
+    The call is dropped if the main thread is in a backward pass, or in code of perfhooks. Callers repeat a dropped
+    call.
     """
     if not _pending:
         call = _PendingCall(act)
@@ -86,7 +87,7 @@ def _run(act: Callable[[], object], frame: FrameType | None) -> None:
 def _may_run(frame: FrameType | None) -> bool:
     """Return whether the recorder can end now.
 
-    It cannot end inside a backward pass, because torch restores the recorder at the end of the pass.
+    The recorder cannot end inside a backward pass, because torch restores the recorder at the end of the pass.
     """
     if signals.deferral.is_active or torch._C._current_graph_task_id() != -1:  # noqa: SLF001 -- torch has no public name
         return False
@@ -110,7 +111,7 @@ def pause_s(passed_s: float, used: float, longest_s: float) -> float:
 
 
 def used_at_next_measurement(before: float, used: float, passed_s: float, late_s: float) -> float:
-    """Return the expected use of the budget, as a fraction. ``late_s`` is the delay of this measurement."""
+    """Return the fraction of the budget that will be used at the next measurement. This one was ``late_s`` late."""
     return used + (used - before) / passed_s * (SHORTEST_S + late_s)
 
 
@@ -123,7 +124,7 @@ class Overseer:
         self.is_running = False
 
     def begin(self) -> None:
-        """Start the thread. The recorder must have started before, so that it records no stacks of this thread."""
+        """Start the thread after the recorder, so that the recorder records no stacks of the thread."""
         if threading.current_thread() is threading.main_thread():
             self._is_over = is_over = _thread.allocate_lock()
             is_over.acquire()
@@ -137,7 +138,7 @@ class Overseer:
             self._is_over.release()
 
     def _live(self, is_over: _thread.LockType) -> None:
-        with guard("measuring the use of a recording's budget of time and trace size"):
+        with guard("measuring how much of its budget a recording has used"):
             began = last = time.monotonic()
             used, pause = 0.0, SHORTEST_S
             while not is_over.acquire(timeout=pause):

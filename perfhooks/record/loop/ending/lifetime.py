@@ -35,7 +35,7 @@ class Closable(Protocol):
         """End the loop, and keep the open window."""
 
     def leave(self, waited_s: float = 0.0) -> Path | None:
-        """Stop at the end of the process. Return the run if its files are incomplete."""
+        """Stop at the end of the process. Return the run folder if files are missing."""
 
     def abandon(self) -> None:
         """Discard the open window."""
@@ -59,7 +59,7 @@ def _profilers() -> list[Closable]:
 def find_left_open() -> list[Closable]:
     """Return profilers that the program lost, for example because a notebook cell ran again.
 
-    A lost profiler is deleted, or only in the traceback that an interactive session keeps.
+    A lost profiler was deleted, or only the last traceback of an interactive session refers to it.
     """
     values = _variables_of_last_error()
     profilers = [(course, profiler()) for course, profiler in list(_registered.items())]
@@ -81,7 +81,7 @@ def unregister(course: Closable) -> None:
 
 
 def _leave_all() -> None:
-    """Close all recorders, because an open one crashes the interpreter at its end. Ctrl-C ends the wait for files."""
+    """Close all recorders, because an open recorder crashes the interpreter at exit. Ctrl-C ends the wait for files."""
     was_any, began = bool(_registered), time.monotonic()
     must_wait = not process.is_child()  # the parent waits for the files of its children
     for profiler in _profilers():
@@ -132,7 +132,7 @@ def watch(window: object) -> None:
 
 
 def at_signal(keep: Callable[[str], object]) -> None:
-    """Call ``keep`` with the reason at SIGTERM and SIGHUP."""
+    """Call ``keep`` with the reason when SIGTERM or SIGHUP arrives."""
     _keepers.append(keep)
 
 

@@ -1,8 +1,8 @@
 """Ranges that are open when a recording ends, for example ``with record_function("epoch")``.
 
-The end of a range writes into the recording in which it began, although torch has freed that memory. If another
-recording is running when the range ends, the process crashes or memory is corrupted. So none starts while a range is
-open.
+The end of a range writes into the recording in which the range began, although torch has freed that memory. If another
+recording is running when the range ends, the process crashes or memory is corrupted. So no recording starts while a
+range is open.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def is_any_open(*, is_same_step: bool = False) -> bool:
     """Return whether the start of a recording could crash the process.
 
     Args:
-        is_same_step: Whether the last recording ended at the end of this step.
+        is_same_step: Whether the last recording ended in the current step.
     """
     _open[:] = [ref for ref in _open if (range_ := ref()) is not None and _is_entered(range_)]
     return bool(_open) or (is_same_step and bool(_updates))

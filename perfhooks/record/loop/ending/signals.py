@@ -1,7 +1,7 @@
 """Signals are deferred while perfhooks works. SIGTERM and SIGHUP wait only until a window is saved.
 
-An exception of a handler of the program could otherwise count as an error of perfhooks. A Python handler runs too late
-if the main thread is in a long call, for example in a collective.
+Without deferral, perfhooks could catch exceptions of the program's signal handlers. A Python handler runs too late if
+the main thread is in a long call, for example in a collective.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class _SignalThread:
         self._mask: set[signal.Signals | int] | None = None
 
     def begin(self) -> bool:
-        """Return False if another library uses the file descriptor, for example an event loop."""
+        """Return False if another library, for example an event loop, uses Python's file descriptor for signals."""
         if not process.has_real_threads():
             return False  # greenlets share the main thread, which a wait in C would block
         self.noticed.clear()

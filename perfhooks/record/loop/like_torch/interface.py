@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class _ReplacesTorch(type):
-    """Makes windows pass ``isinstance`` checks if the program replaced ``torch.profiler.profile`` by our class."""
+    """Makes windows pass ``isinstance`` checks if the program replaced ``torch.profiler.profile`` by ``Profiler``."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return super().__instancecheck__(instance) or (torch.profiler.profile is cls and isinstance(instance, Window))
 
 
 class TorchInterface(TorchProfile, metaclass=_ReplacesTorch):
-    """A ``torch.profiler.profile`` by type, attributes and methods."""
+    """Type, attributes and methods of ``torch.profiler.profile``."""
 
     def __init__(self, course: LoopController, on_trace_ready: Any) -> None:
         self._course = course
@@ -64,7 +64,7 @@ class TorchInterface(TorchProfile, metaclass=_ReplacesTorch):
 
     @property
     def profiler(self) -> Any:
-        """torch's recorder of the open window, or of the last one."""
+        """torch's recorder of the open window, else of the last window."""
         windows = self._course.windows
         window = windows.current or windows.last
         return None if window is None else window.profiler
@@ -74,7 +74,7 @@ class TorchInterface(TorchProfile, metaclass=_ReplacesTorch):
         """Ignore the value, which only torch's constructor assigns."""
 
     def prepare_trace(self) -> None:
-        """Do nothing, because a window prepares itself."""
+        """Do nothing, because each window prepares its own recorder."""
 
     def start_trace(self) -> None:
         self.start()

@@ -20,7 +20,7 @@ _exit: Callable[[object], None] = vars(torch.autograd)["_record_function_with_ar
 class LabelledRange(record_function):
     """A label like ``record_function``, but without operator calls, which release the GIL.
 
-    Function and dispatch modes, ``make_fx`` and ``torch.jit.trace`` do not see it.
+    Function and dispatch modes, ``make_fx`` and ``torch.jit.trace`` do not see the label.
     """
 
     def __init__(self, name: str) -> None:

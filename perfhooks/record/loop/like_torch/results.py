@@ -1,4 +1,4 @@
-"""A recorded window: its facts, and its results in torch's interface."""
+"""A recorded window: steps and times, and results with the methods of ``torch.profiler.profile``."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class RecordedWindow:
 
 
 class WindowResults(RecordedWindow, TorchProfile):
-    """Trace file, operator table and stacks. The trace file has no name, but is open until it is released."""
+    """Trace file, operator table and stacks. The trace file has no name, and stays open until ``release()``."""
 
     marks_before: int = 0
     """Number of ``ProfilerStep#`` marks before the first step of the training."""
@@ -75,7 +75,7 @@ class WindowResults(RecordedWindow, TorchProfile):
         return recorded is not None and not recorded.experimental_event_tree()
 
     def save(self, path: Path) -> IO[bytes]:
-        """Return the open file, whose name is deleted. Kineto reports no error for an incomplete file."""
+        """Write the trace, and return the open file without a name. Kineto reports no error for an incomplete file."""
         try:
             super().export_chrome_trace(os.fspath(path))
             if (written := next_recorder.export_path(self, path)) != path:

@@ -1,4 +1,4 @@
-"""Suppress output of torch and Kineto that would repeat with each recorder, or tells the user nothing."""
+"""Suppress output of torch and Kineto that repeats at each recording, or does not help the user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _warned: Final[set[str]] = set()
 
 @contextlib.contextmanager
 def suppress_start_output() -> Iterator[None]:
-    """Suppress torch's warning about earlier cycles. The warning would end the window with ``python -W error``."""
+    """Suppress torch's warning about lost events of earlier windows, which ``python -W error`` turns into an error."""
     module = vars(torch.profiler.profiler)
     warn = module.get(_WARN)
     with _suppress_kineto():
@@ -55,7 +55,7 @@ def _suppress_kineto() -> Iterator[None]:
 
 @contextlib.contextmanager
 def suppress_stderr() -> Iterator[None]:
-    """Discard output of C++. Only safe in a process with one thread."""
+    """Discard what C++ code writes to stderr. Only safe in a process with one thread."""
     try:
         stderr_copy = os.dup(2)
     except OSError:

@@ -1,6 +1,7 @@
-"""The budget of a recording: bytes of its trace, and the wait of the training until it is saved.
+"""The budget of a recording: bytes of its trace, and time until the trace is saved.
 
-Budgets count the recorder's events. The memory of the process is never read, because a training allocates memory too.
+Both are estimated from the number of recorded events, not from the memory of the process, because a training allocates
+memory too.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ EXPLAINING_S: Final = 0.02 * 60
 
 
 class _ForkTimes:
-    """CPU time of forks in each thread: 17 ms per fork in a training, without a Python call."""
+    """CPU time of forks in each thread. A fork makes no Python calls, and takes 17 ms in a training."""
 
     def __init__(self) -> None:
         self._total_ns: dict[int, int] = {}
@@ -77,14 +78,14 @@ _OPTIONS: Final = {
     "record_shapes": EventCost(150, 0.6e-6, 6.5e-6),
     "profile_memory": EventCost(200, 0.3e-6, 4.0e-6),
 }
-"""Costs per event: bytes of trace, seconds while recording, and seconds of wait at the end of the window. They were
-measured with torch 2.14 and Python 3.11 on a CPU of 2.5 GHz, in windows of 60 and 100 MB of 29 trainings.
+"""Costs per event: bytes of trace, seconds while recording, and seconds of wait at the end of the window. Measured with
+torch 2.14 and Python 3.11 on a CPU of 2.5 GHz, in windows of 60 and 100 MB of 29 trainings.
 """
 _CALLS_PER_S: Final = 300_000
 """Usual Python calls per second of CPU time, in code that calls modules and operators."""
 _CALLS_ERROR: Final = 1.25
-"""Possible excess of recorded Python calls over their estimate, as a factor: 29 of 30 measured trainings are below. The
-recorder does not count its calls, so windows with stacks end earlier by this factor.
+"""Maximum ratio of recorded to estimated Python calls in 29 of 30 trainings. torch does not report the number of
+recorded calls, so windows with stacks end earlier by this factor.
 """
 _OPERATORS_PER_S: Final = 150_000
 _PRIOR_EVENTS: Final = 10_000
@@ -216,7 +217,7 @@ class WindowBudget:
         return self._totals is None
 
     def end_step(self) -> None:
-        """Count a step and store its end time, with few Python calls, because each one is recorded."""
+        """Count a step and store its end time, with few Python calls, because each call is recorded."""
         self._steps += 1
         self._step_began = time.perf_counter()
 
@@ -251,7 +252,7 @@ class WindowBudget:
         return share
 
     def steps_that_fit(self, operators: float) -> float:
-        """Return how many steps with this number of operators fit the limits, by the counted Python calls."""
+        """Return how many steps with this number of operators and the counted Python calls fit the limits."""
         if self.step_calls is not None and not self.step_calls.is_complete:
             return 0.0
         calls = 0.0 if self.step_calls is None else self.step_calls.calls

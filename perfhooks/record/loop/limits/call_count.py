@@ -9,7 +9,7 @@ _CALLS_PER_MARK: Final = 500
 
 
 class CallCount:
-    """Counts the Python calls of its thread, including calls of C functions, up to ``most``."""
+    """Counts the Python calls of one thread, including calls of C functions, up to ``most``."""
 
     def __init__(self, most: float) -> None:
         self._most = 2 * most
@@ -19,7 +19,6 @@ class CallCount:
         self.cpu_s = 0.0
         self.marks: list[tuple[float, float]] = []
         self.is_complete = True
-        """False if the count ended at ``most``."""
 
     def begin(self) -> None:
         self._began = time.thread_time()

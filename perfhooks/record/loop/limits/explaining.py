@@ -1,7 +1,7 @@
 """A second, short window with stacks and shapes, which explains the first window if the user set no schedule.
 
 Times come from the first window, which records operators only. Stacks make a step several times as long, so the second
-window has its own budget. The second window is skipped if no step fits.
+window has its own budget. If one step exceeds this budget, the second window is skipped.
 """
 
 from __future__ import annotations

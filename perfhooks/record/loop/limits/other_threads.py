@@ -1,8 +1,8 @@
 """Other Python threads of the program, which compete with the training for the GIL and the CPUs.
 
 Each system call of the training lets another thread take the GIL, for up to 5 ms. While other threads are busy, a
-recording costs the training ten times as much as alone. A recording with busy threads begins after `SHORTEST_WAIT_S`,
-so that it takes a limited share of the training's time.
+recording delays the training ten times as much. A recording with busy threads begins after `SHORTEST_WAIT_S`, so that
+the recording takes a limited share of the training's time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHORTEST_WAIT_S: Final = FIRST_STEPS_S / _SHARE
 
 
 class ThreadLoad:
-    """Measures the CPU time of the other Python threads of the program, from now on."""
+    """CPU time of the other Python threads of the program since the creation of the object."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter_ns()
@@ -35,7 +35,6 @@ class ThreadLoad:
         self._threads = {ident: (thread, thread.cpu_ns() or 0) for ident, thread in self._counted()}
 
     def is_busy(self) -> bool:
-        """Return whether the other threads compete with the calling thread for the GIL."""
         used = 0
         for ident, thread in self._counted():
             used += max((thread.cpu_ns() or 0) - self._threads.get(ident, (thread, 0))[1], 0)
@@ -48,15 +47,14 @@ class ThreadLoad:
 
 
 def has_other_threads() -> bool:
-    """Return whether the program has more Python threads than the calling one."""
     return bool(_others())
 
 
 def has_busy_threads() -> bool:
     """Return whether other threads compete with the calling thread for the GIL.
 
-    With other threads the function measures for 5 ms, and up to five times if all CPUs are busy, because a busy thread
-    may then get no CPU for 5 ms.
+    The function measures other threads for 5 ms. If all CPUs are busy, it measures up to five times, because a busy
+    thread may get no CPU for 5 ms.
     """
     if not has_other_threads():
         return False

@@ -1,4 +1,4 @@
-"""Sampling of loader workers: orders for a sampler process, and its results.
+"""Sampling of loader workers: messages to a sampler process, and results of that process.
 
 The training passes the open memory of each worker to the sampler, see `perfhooks.record.workers.sampler`.
 """
@@ -35,7 +35,7 @@ serve(int(sys.argv[2]), 1)
 
 
 class LoadersRead:
-    """Counts the steps in which each loader is read. The loader of most steps feeds the training, not a validation."""
+    """Counts the steps in which each loader is read. The most frequent loader feeds the training, not a validation."""
 
     def __init__(self) -> None:
         self.of_step: set[int] = set()
@@ -118,7 +118,7 @@ class LoaderWorkers:
         return tuple(sorted(of_training, key=lambda worker: worker.worker))
 
     def _answer(self) -> bytes:
-        """Return the sampler's answer; after a timeout an empty one, and the next window starts a new sampler."""
+        """Return the sampler's answer. After a timeout it is empty, and the next window starts a new sampler."""
         answers = None if self._sampler is None else self._sampler.stdout
         if answers is None:
             return b"[]"
