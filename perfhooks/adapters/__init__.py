@@ -1,4 +1,4 @@
-"""The base of an integration, in addition to `perfhooks.Profiler`; integrations/README.md is a guide.
+"""Base classes and functions for integrations; integrations/README.md is a guide.
 
 A *stage* is a loop of the framework (train, validate, test, predict) with its own schedule.
 """

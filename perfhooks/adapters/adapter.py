@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Adapter:
-    """A callback or hook. The framework's own base class follows it in the list of bases.
+    """Base class for the callback or hook of an integration, before the framework's base class in the list of bases.
 
         class ProfilerCallback(adapters.Adapter, Callback):
             def __init__(self, schedule=None, on_trace_ready=None, *, step_unit="batch", **options):
@@ -29,8 +29,8 @@ class Adapter:
         framework: Name of the framework in messages and findings.
         loops: Valid keys of a mapping of schedules; or a mapping from these keys to stage names.
         step_unit: Unit of a training step, ``"batch"`` or ``"optimizer"``.
-        labels: Makes the labels of a stage from its profiler and its name.
-        listener: Called for each window with files, as by `Profiler.when_finished`.
+        labels: Function that returns the labels of a stage, given its profiler and name.
+        listener: Function to call when the files of a window are written, see `Profiler.when_finished`.
         default: Default schedule of the training.
 
     Raises:

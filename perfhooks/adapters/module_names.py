@@ -15,10 +15,10 @@ _MODULE: Final = "module"
 
 
 class ModuleNames:
-    """Labels the forward pass of every descendant of ``root`` with its name, ``[module] encoder.layer1``.
+    """Labels the forward pass of each submodule of ``root``, for example ``[module] encoder.layer1``.
 
-    torch.compile ignores hooks that are added after compilation. Code first compiled with hooks is compiled again
-    without them. A module with two names is labelled with the first one.
+    torch.compile ignores hooks that are added after compilation. Code compiled with hooks is compiled again after
+    `remove`. The label of a module with two names has the first name.
     """
 
     def __init__(self, root: torch.nn.Module, region: Callable[[str], AbstractContextManager[Any]]) -> None:

@@ -8,20 +8,20 @@ if TYPE_CHECKING:
 
 
 class OpenLabels:
-    """The open labels in the trace, innermost last. ``region`` returns a context manager for a label."""
+    """Labels that have begun but not ended, innermost last. ``region`` returns a context manager for a label."""
 
     def __init__(self, region: Callable[[str], AbstractContextManager[Any]]) -> None:
         self._region = region
         self._open: list[tuple[str, AbstractContextManager[Any]]] = []
 
     def begin(self, label: str, key: str | None = None) -> None:
-        """Open a label with a ``key`` for `end`; the default key is the label."""
+        """Begin a label. `end` needs its ``key``, by default the label."""
         region = self._region(label)
         region.__enter__()
         self._open.append((key or label, region))
 
     def end(self, key: str) -> None:
-        """Close the innermost label with this key, and labels inside it that an exception left open."""
+        """End the innermost label with this key, and labels inside it that an exception left open."""
         if self.has(key):
             while self._close_last() != key:
                 pass

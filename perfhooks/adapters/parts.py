@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 class Parts:
-    """Labels for `Stage`: calls of methods are parts of a step, and hooks can begin and end other parts.
+    """Labels for the parts of a step: calls of methods are parts, and hooks can begin and end other parts.
 
         Parts(profiler, {"compute_loss": "forward", "engine.backward": "backward"})  # of trainer, and trainer.engine
 
     Args:
         profiler: Profiler of the stage.
-        methods: Parts, keyed by method name, for example ``model.loss``, relative to the loop object of `Stage.begin`.
-        more: Receives this object and the loop object, to `wrap` methods without such a name.
-        waits: Whether the stage waits for data from the end of a step to the first of these methods.
-        modules: Returns the module whose descendants are labelled.
+        methods: Part of each method; a name such as ``model.loss`` is relative to the loop object of `Stage.begin`.
+        more: Function that gets this object and the loop object, and can `wrap` further methods.
+        waits: Whether the time from the end of a step to the first of these methods is the wait for data.
+        modules: Function that returns the module whose submodules are labelled.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Parts:
         self._names: ModuleNames | None = None
 
     def _region(self, name: str) -> AbstractContextManager[Any]:
-        """Return a label. `Profiler.region` would also time a validation, which the adapter already times."""
+        """Return a label. `Profiler.region` would time a validation again, which the adapter already times."""
         return LabelledRange(name) if self._pulse.is_recording else nullcontext()
 
     def put(self, loop: Any, *, waiting: bool) -> None:
@@ -85,12 +85,12 @@ class Parts:
         self.methods.wrap_in(owner, name, partial(self.part, part))
 
     def wait(self) -> None:
-        """Label the following time as the wait for data, if the stage has no method for it."""
+        """If ``waits`` is set, label the time until the next part as the wait for data."""
         if self._waits:
             self.begin(labels.DATA)
 
     def begin(self, part: str) -> None:
-        """Begin a part that ends in another hook. An open part is unchanged."""
+        """Begin a part that ends in another hook. If the part is open, do nothing."""
         if part in RARE:
             self._since.setdefault(part, clock())
         if self.is_on and not self.labels.has(part):
@@ -111,7 +111,10 @@ class Parts:
 
     @contextmanager
     def validation(self) -> Iterator[None]:
-        """Label a validation that interrupts the loop. An interrupted wait for data continues afterwards."""
+        """Label a validation that interrupts the loop.
+
+        If the validation interrupts a wait for data, the wait continues afterwards.
+        """
         is_waiting = self.labels.has(labels.DATA)
         self.end(labels.DATA)
         self.begin(labels.VALIDATION)

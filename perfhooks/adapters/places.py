@@ -6,7 +6,7 @@ import time
 from typing import Final
 
 _names: Final = itertools.count()
-"""Counter that distinguishes runs which one process starts within a second."""
+"""Counter that distinguishes runs of one process that start within the same second."""
 
 
 def folder_in(log_dir: str | os.PathLike[str]) -> str:

@@ -21,17 +21,16 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Capture, Place
 
 SCHEDULE: Final = WHEN_SETTLED
-"""Default schedule of an integration."""
 
 
 class Labels(Protocol):
-    """Labels for the parts of a stage's steps, only used while a window is open."""
+    """Labels for the parts of a step, which exist only while a window is open."""
 
     def put(self, loop: Any, *, waiting: bool) -> None:
-        """Add the labels when a window opens. ``waiting`` is whether the loop then waits for a batch."""
+        """Add the labels when a window opens. ``waiting`` is whether the loop waits for a batch."""
 
     def take_off(self, loop: Any, /) -> None:
-        """Remove all labels and restore everything."""
+        """Remove all labels and restore wrapped methods."""
 
 
 def schedules(
@@ -42,11 +41,11 @@ def schedules(
     """Return the schedule of each stage.
 
     Raises:
-        OptionError: A mapping contains stages and other keys.
+        OptionError: A mapping contains names of stages and also other keys.
     """
     names = stages if isinstance(stages, Mapping) else {name: name for name in stages}
     if not isinstance(schedule, Mapping) or not any(name in schedule for name in names):
-        return {"train": default if schedule is None else schedule}  # type: ignore[dict-item]  # of fields, or wrong
+        return {"train": default if schedule is None else schedule}  # type: ignore[dict-item]  # checked later
     unknown = [name for name in schedule if name not in names]
     if unknown:
         raise OptionError(f"schedule must have only loops as keys ({', '.join(names)}), got {unknown[0]!r}")
@@ -55,15 +54,14 @@ def schedules(
 
 
 class Stage:
-    """One loop: its profiler, and labels during the profiler's windows.
+    """Profiler and labels for one loop of a framework.
 
         stage = Stage("train", "wait=10 warmup=2 active=3", options={})
         with stage.running(trainer, out="perf"):
             ...  # the loop, which calls stage.step() at the end of each step
 
-    A copy by `copy.deepcopy` or `pickle` has not started, with the same options and step count. By default the memory
-    of a window is freed when its trace is saved. ``labels`` makes the labels of its steps; ``listener`` receives each
-    window with files.
+    A copy by `copy.deepcopy` or `pickle` has the same options and step count, but has not started. By default the
+    memory of a window is freed when its trace is saved. For ``labels`` and ``listener``, see `Adapter`.
     """
 
     def __init__(
@@ -81,16 +79,16 @@ class Stage:
         self._made_of: dict[str, Any] = {
             "name": name, "schedule": schedule, "on_trace_ready": on_trace_ready,
             "options": options, "labels": labels, "listener": listener, "framework": framework,
-        }  # fmt: skip  # first line: the stage; second line: its recording
+        }  # fmt: skip  # a line for the stage, and a line for the recording
         self.name = name
         self.profiler = Profiler(schedule=schedule, on_trace_ready=on_trace_ready, **named)
         self.profiler.stop()
         self.profiler.speak_as(framework)
         self.labels: Labels = Parts(self.profiler, {}) if labels is None else labels(self.profiler, name)
         self.parts = self.labels if isinstance(self.labels, Parts) else Parts(self.profiler, {})
-        """Labels of parts of a step that begin and end in hooks. Outside of windows, labels have no effect."""
+        """Labels for parts that begin and end in hooks; without effect outside of windows."""
         self.data_arrived = self.profiler.data_arrived
-        """Function that reports that the current step has its batch."""
+        """Function to call when the current step has received its batch."""
         self._step = self.profiler.step
         self._on_error = options.get("on_error", "warn")
         self._first: int | None = None
@@ -103,7 +101,7 @@ class Stage:
 
     @property
     def count(self) -> int:
-        """Number of finished steps, including those before a copy or a resumption."""
+        """Number of finished steps, including steps before a copy or a resumption."""
         return self.profiler.step_num if self._first is None else self._first
 
     def begin(
@@ -115,14 +113,14 @@ class Stage:
         run: str | None = None,
         global_step: Callable[[], int] | None = None,
     ) -> None:
-        """Begin the next step of the loop. A step that has already begun is unchanged.
+        """Begin the next step of the loop. If the step has already begun, do nothing.
 
         Args:
             loop: Object for the labels, for example the trainer.
             step: Number of the step; None continues the count.
             out: Folder for runs, unless the user set it.
             run: Name of the run, unless the user set it.
-            global_step: Returns the framework's own step count, see `global_step_of`.
+            global_step: Function that returns the framework's step count, see `global_step_of`.
         """
         self._begun = True
         first, self._first = self._first, None
@@ -140,7 +138,7 @@ class Stage:
         self._first = step
 
     def step(self) -> None:
-        """End a step. The next step begins with its wait for data. Before `begin` the call has no effect."""
+        """End a step, and begin the next step with the wait for data. Before `begin` the call has no effect."""
         if not self._begun:
             return
         self._step()
@@ -148,7 +146,7 @@ class Stage:
             self._follow(waiting=True)
 
     def pause(self, cause: str | None = None) -> None:
-        """Interrupt the loop, or report its failure. An open window is saved."""
+        """Interrupt the loop, or report the failure ``cause``. An open window is saved."""
         self._unlabel()
         self._begun = False
         self._loop = self._global_step = None
@@ -156,7 +154,10 @@ class Stage:
 
     @contextmanager
     def running(self, loop: Any = None, *, for_good: bool = True, **begin: Any) -> Iterator[None]:
-        """Profile the loop that runs inside the context. With ``for_good`` the loop cannot continue later."""
+        """Profile the loop that runs inside the context.
+
+        Unless ``for_good`` is set, a later call can continue the loop.
+        """
         cause = None
         self.begin(loop, **begin)
         try:
@@ -172,7 +173,7 @@ class Stage:
         self.profiler.stop(cause)
 
     def global_step_of(self, capture: Capture) -> int | None:
-        """Return the framework's own step count at the end of a window, for its loggers."""
+        """Return the framework's step count at the end of a window, for the framework's loggers."""
         last = last_step(capture)
         count = self._global_steps.get(last)
         self._global_steps = {step: later for step, later in self._global_steps.items() if step > last}
@@ -234,7 +235,7 @@ class Stages(dict[str, Stage]):
         return {name: stage.profiler for name, stage in self.items()}
 
     def counts(self) -> dict[str, int]:
-        """Return the finished steps of each stage, for a checkpoint. `read_counts` reads them."""
+        """Return the number of finished steps of each stage, for a checkpoint; see `read_counts`."""
         return {name: stage.count for name, stage in self.items()}
 
     def resume(self, counts: Mapping[str, int]) -> None:
@@ -258,7 +259,9 @@ class Stages(dict[str, Stage]):
             raise
 
     def summary(self, format: Literal["table", "markdown"] = "table") -> Text:
-        """Wait for the files of all windows so far, and return their summary. Notebooks show the summary formatted.
+        """Wait for the files of all windows so far, and return a summary of these windows.
+
+        Notebooks show the summary formatted.
 
         Args:
             format: ``"table"``, the step tables of each loop; ``"markdown"``, the run, the parts of a step in the last

@@ -24,7 +24,7 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name on first use: a training reads no trace, and reading needs no tables and no polars."""
+    """Import a name on first use, because a training reads no trace, and reading a trace needs no polars."""
     if name in _TABLES:
         return importlib.import_module(f"{__name__}.tables.{name}")
     if name not in _HOMES:

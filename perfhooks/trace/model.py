@@ -54,7 +54,7 @@ class Instants(NamedTuple):
 
 
 class Flows(NamedTuple):
-    """Links from forward operators to the autograd nodes that they created. Both ends are start times of slices."""
+    """Links from forward operators to autograd nodes, with the thread and start time of both slices."""
 
     thread: Ints
     time: Ints
@@ -77,7 +77,7 @@ class Trace:
     """A Kineto trace as columns; times are integer nanoseconds of the trace's own clock.
 
     All columns have one entry per slice (complete event). Slices are sorted by thread, start, end (longest first) and
-    position in the file, so a slice comes before its content.
+    position in the file, so a slice precedes the slices that it contains.
     """
 
     path: str
@@ -95,14 +95,14 @@ class Trace:
     start: Ints
     end: Ints
     order: Column
-    """Position among all events of the file."""
+    """Position of each slice among all events of the file."""
     sparse_columns: dict[str, tuple[Ints, Column]]
     instants: Instants
     flows: Flows
     counters: Samples
     doubts: list[Doubt]
     overflowed: Ints = field(default_factory=lambda: np.empty(0, np.int64), init=False)
-    """Ascending row numbers of device work whose recorded end was too late and was corrected."""
+    """Rows of device work whose recorded end was too late and was corrected."""
     is_npu: bool = False
     communication: str | None = field(default=None, init=False)
     """Parts of kernel names that the user declared as communication."""
@@ -137,7 +137,7 @@ class Trace:
         return full
 
     def sparse(self, name: str) -> tuple[Ints, Column]:
-        """Return the ascending rows that have an argument, and its values."""
+        """Return the ascending rows that have an argument, and the values of this argument."""
         empty = np.empty(0, np.int64)
         return self.sparse_columns.get(name, (empty, empty))
 
@@ -154,7 +154,7 @@ class Trace:
         return np.flatnonzero(is_selected)
 
     def matching(self, pattern: re.Pattern[str], rows: Ints) -> Flags:
-        """Return a flag for each row: whether its name matches."""
+        """Return whether the name of each row matches."""
         name_numbers = self.name[rows]
         numbers = np.flatnonzero(np.bincount(name_numbers, minlength=1)) if len(name_numbers) else name_numbers
         is_match = np.zeros(len(self.names) + 1, np.bool_)
@@ -209,13 +209,13 @@ class Trace:
 
     @cached_property
     def launches(self) -> Ints:
-        """Host slice that launched each of `device_rows`, or -1: the linked operator, otherwise the call."""
+        """Host slice that launched each of `device_rows`, or -1: an operator (Ascend), otherwise the runtime call."""
         linked = self.argument("launch")[self.device_rows]
         return np.where(linked >= 0, linked, self.calls)
 
     @cached_property
     def launch_spans(self) -> tuple[Ints, Ints]:
-        """Start and end of the launch of each of `device_rows`, in ns; if unknown, of its slice in `launches`."""
+        """Start and end of the launch of each of `device_rows`, in ns; if not recorded, of the slice in `launches`."""
         edges = []
         for name, column in (("launch_begin", self.start), ("launch_end", self.end)):
             rows, values = self.sparse(name)
@@ -246,13 +246,13 @@ class Numbered(NamedTuple):
 
 
 def by_number(numbers: Ints, rows: Ints) -> Numbered:
-    """Sort slices by a number, for example their correlation. Slices with 0 or less have no number and are dropped."""
+    """Sort slices by a number, for example their correlation. Slices without a positive number are dropped."""
     rows = rows[numbers[rows] > 0]
     rows = rows[np.argsort(numbers[rows], kind="stable")]
     return Numbered(numbers[rows], rows)
 
 
 def epoch(metadata: Mapping[str, Any]) -> int:
-    """Return the time base of a trace, in ns since 1970; times are relative to it since torch 2.4."""
+    """Return the time in ns since 1970 to which times of a trace are relative; 0 before torch 2.4."""
     base = metadata.get("baseTimeNanoseconds")
     return base if type(base) is int and abs(base) < MAX_NUMBER else 0

@@ -44,24 +44,26 @@ if TYPE_CHECKING:
 class Tables:
     """Tables of one window, each computed once. Tables of steps contain complete steps only.
 
-    A step that was open at the end of the recording is incomplete. So is the short mark that a call of ``step()`` after
-    the last step leaves. If no step is complete, incomplete steps are used. Without marks, the whole recording is one
-    step.
+    The last step is incomplete if it was open at the end of the recording, or if a call of ``step()`` after the last
+    step left a short mark. If no step is complete, incomplete steps are used. In a trace without marks, the whole
+    recording is one step.
     """
 
     trace: Trace
     rank: int | None = None
     """Rank of the process, for traces without a rank."""
     stage: str | None = None
-    """train, validate, test or predict, as recorded; None detects it from the trace
-    (`perfhooks.trace.names.stages.shown`)."""
+    """Recorded loop: train, validate, test or predict; None detects the loop from the trace
+    (`perfhooks.trace.names.stages.shown`).
+    """
     first: int = 0
     """Number of the first complete step. Earlier steps are warm-up."""
     unfinished: int | None = None
     """Number of the step that was open at the end of the recording."""
     own_work: tuple[tuple[float, float], ...] = ()
-    """Intervals in which perfhooks blocked the thread of the steps, in seconds since 1970. They are no part of the
-    steps."""
+    """Intervals in which perfhooks blocked the thread of the steps, in seconds since 1970. Step times exclude these
+    intervals.
+    """
     owners: Owners = ()
     """Origins of code files, for example user or installed; see `perfhooks.trace.names.origins`."""
 
@@ -214,7 +216,7 @@ def _counting(trace: Trace, first: int, unfinished: int | None) -> Flags:
     wall: Ints = marks.end - marks.start
     is_finished = [number != unfinished and (number is None or number >= first) for number in marks.number]
     finished: Flags = np.array(is_finished, np.bool_)
-    # an interrupted step may have waited for its interruption
+    # an interrupted step may include the wait for the interruption
     typical = np.median(wall[finished] if finished.any() else wall) if len(wall) else 0.0
     is_whole: Flags = np.ones(len(wall), np.bool_)
     # a step() after the last step leaves a short last mark, of less than a tenth of a step

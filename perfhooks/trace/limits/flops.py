@@ -72,7 +72,7 @@ def _conv2d(call: Call) -> int | None:
 
 
 def positions(space: Shape, kernel: Shape, options: tuple[Shape, Shape, Shape]) -> Shape:
-    """Return the spatial size of a convolution's output from its input, without batch and channels.
+    """Return the spatial output size of a convolution, without batch and channels.
 
     ``options`` are stride, padding and dilation.
     """
@@ -93,7 +93,9 @@ BY_TORCH: Final[Mapping[str, Formula]] = {
     **dict.fromkeys(operators.COUNTED_ELEMENTWISE, _elementwise),
 }
 """Formulas of ``computeFlops`` in ``torch/csrc/profiler/util.cpp`` of torch 2.4 to 2.15: matrix product 2·m·n·k;
-convolution 2·N·C_in·C_out·H_out·W_out·k_h·k_w / groups; element-wise operators one per element of the first input."""
+convolution 2·N·C_in·C_out·H_out·W_out·k_h·k_w / groups; element-wise operators: one operation per element of the first
+input.
+"""
 
 
 def _direct_convolution(image: Shape, weight: Shape, options: list[str]) -> int:
@@ -129,9 +131,10 @@ def mask(argument: str) -> list[bool]:
 
 
 def _attention(query: Shape, key: Shape, value: Shape, products: tuple[int, int]) -> int:
-    """Return 2 operations per multiply-add of all matrix products; shapes are batch, heads, length, size.
+    """Return the operations of all matrix products, 2 per multiply-add. Shapes are (batch, heads, length, head size).
 
-    ``products`` are the numbers of matrix products with the head size of the keys, and with that of the values.
+    ``products`` are the numbers of matrix products over the head size of the keys, and over the head size of the
+    values.
     """
     batch, heads, queries, size = query
     return 2 * math.prod([batch, heads, queries, key[2]]) * (products[0] * size + products[1] * value[3])
@@ -151,9 +154,9 @@ def _heads_first(shape: Shape) -> Shape:
 
 
 def _kernel_attention(first: int, ragged: int, products: tuple[int, int]) -> Formula:
-    """Return the formula for kernels with the heads in the third dimension.
+    """Return the formula for kernels with the heads in the third dimension, but without sequence lengths.
 
-    ``first`` is the argument index of the query. Calls with sequence lengths (argument ``ragged``) have no value.
+    ``first`` and ``ragged`` are the argument indices of the query and of the sequence lengths.
     """
 
     def formula(call: Call) -> int | None:
@@ -179,13 +182,13 @@ MISSED_BY_TORCH: Final[Mapping[str, Formula]] = {
     operators.ACTIVATED_GEMM: lambda call: _matmul(call.shapes[1], call.shapes[2]),
 }
 """Formulas of operators that torch's profiler omits, from ``torch/utils/flop_counter.py`` of torch 2.15. Attention has
-two products forward and five backward, because the backward pass computes the scores again. Masks are ignored, so
-causal attention counts in full. Torch's counter differs for weight gradients of grouped convolutions, ``overrideable``
-attention, GEMMs with an activation, and convolutions without cuDNN.
+two matrix products in the forward pass and five in the backward pass, which computes the scores again. Masks are
+ignored, so causal attention counts in full. The formulas differ from torch's for weight gradients of grouped
+convolutions, ``overrideable`` attention, GEMMs with an activation, and convolutions without cuDNN.
 """
 
 _KNOWN: Final = {**BY_TORCH, **MISSED_BY_TORCH}
 COUNTED: Final[Mapping[str, Formula]] = {
     name: formula for name, formula in _KNOWN.items() if name not in operators.COUNTED_ELEMENTWISE
 }
-"""Formulas of operators that published operation counts of models include."""
+"""Formulas of operators that published FLOP counts of models include."""

@@ -1,4 +1,4 @@
-"""Peaks of the device of a trace: measured, else from the datasheet."""
+"""Peak rates of the device of a trace, measured or from the datasheet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @cached_per_trace
 def of_trace(trace: Trace) -> Peaks | None:
-    """Return the peaks of the device of a trace, or of its CPU if no device was traced; measured peaks first."""
+    """Return the peak rates of the traced device (otherwise of the CPU). Measured peaks replace the datasheet."""
     name, units = device(trace)
     datasheet = DATASHEETS.get(name)
     peaks = datasheet if datasheet is not None and units in (None, datasheet.units) else None
@@ -36,7 +36,7 @@ def of_trace(trace: Trace) -> Peaks | None:
 
 
 def ceiling(trace: Trace) -> Peaks | None:
-    """Return the upper bound of any rate: the datasheet, or else the measured peaks."""
+    """Return the upper bounds of rates: the datasheet, or else the measured peaks."""
     peaks = of_trace(trace)
     return peaks and DATASHEETS.get(device(trace)[0], peaks)
 

@@ -32,7 +32,9 @@ SUMS: Final = (
 )
 
 _WRAPPERS: Final = frozenset((operators.CONV2D, *operators.GENERAL_CONVOLUTIONS, *operators.FUSED_ATTENTION))
-"""Operators inside which autocast converts tensors, so their kernels may compute in another type than the inputs'."""
+"""Operators inside which autocast converts tensors, so kernels may compute in another type than the operator's inputs
+have.
+"""
 _MULTIPLIES: Final = ("gemms", "convolution", "attention")
 _TYPES: Final = {name: index for index, name in enumerate(TYPES)}
 _FLOAT32, _TF32, _FLOAT8 = _TYPES["float32"], _TYPES["tf32"], _TYPES["float8"]
@@ -44,14 +46,14 @@ class CallCosts(NamedTuple):
     row: Ints
     flops: Ints
     bytes: Ints
-    """Minimum bytes to move."""
+    """Minimum bytes to read and write."""
     type: Column
-    """Index of the computing type in `datasheets.TYPES`; -1 if the call only moves data."""
+    """Index in `datasheets.TYPES` of the type of the computation; -1 if the call only moves data."""
     outer: Ints
     time: Ints
-    """Time of the device work of this and nested calls, in ns. Without a traced device: time of the call."""
+    """Time of device work of this and nested calls, in ns. If no device was traced: duration of the call."""
     kernels: Ints
-    """Number of kernels, copies and memsets of this and nested calls. Without a traced device: 1."""
+    """Number of kernels, copies and memsets of this and nested calls. If no device was traced: 1."""
     of_work: Ints
 
 
@@ -144,11 +146,11 @@ def columns(sums: dict[str, Ints]) -> dict[str, pl.Series]:
 
     Rates use the duration of the launched device work, or of the calls if no device was traced.
 
-    - ``tflops_per_s``: 10^12 operations per second, of calls in `flops.COUNTED`; null above the peak.
+    - ``tflops_per_s``: 10^12 operations per second, of calls in `flops.COUNTED`; null if above the peak of the device.
     - ``gb_per_s``: 10^9 bytes per second, of calls with known minimum traffic (`traffic`).
-    - ``flops_per_byte``: operations per byte, of calls with both.
+    - ``flops_per_byte``: operations per byte, of calls whose operations and bytes are known.
     - ``limit_percent``: the minimum time that the device needs, in percent of the measured time, by the roofline model
-      of Williams, Waterman and Patterson, 2009. It may exceed 100, because bytes may come from caches.
+      of Williams, Waterman and Patterson, 2009. The value may exceed 100, because bytes may come from caches.
     - ``limit``: ``compute`` or ``memory``, whichever takes longer; ``latency`` if kernels take less than 10 us, and
       the minimum time is less than half of the measured time.
     """
@@ -171,7 +173,7 @@ def columns(sums: dict[str, Ints]) -> dict[str, pl.Series]:
 def is_above_peak(sums: dict[str, Ints]) -> Flags:
     """Return which rows took less time than their operations need at the peak of the device.
 
-    In such rows device work is missing, or the formula counts too many operations (causal attention).
+    Causes are missing device work, or formulas that count too many operations (causal attention).
     """
     above: Flags = sums["ceiling_ps"] > 1000 * sums["ceiling_ns"]
     return above

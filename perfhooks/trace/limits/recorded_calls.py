@@ -51,7 +51,7 @@ def _evaluate(trace: Trace, formula: Formula, dims: int, inputs: int, types: int
         value = formula(Call(_Shapes(shapes), _texts(trace, inputs), _texts(trace, types)))
     except _MALFORMED:
         return -1
-    # larger operations or bytes of a call come from damaged shapes
+    # larger values come from damaged shapes
     return value if value is not None and 0 <= value < 2**56 else -1
 
 
@@ -61,7 +61,7 @@ def _texts(trace: Trace, number: int) -> list[str]:
 
 
 class _Shapes(list[Any]):
-    """Shapes that are validated on access, because only arguments that a formula reads must be tensors."""
+    """Shapes that are validated on access, because formulas read only some arguments."""
 
     def __getitem__(self, index: Any) -> Any:
         item = super().__getitem__(index)

@@ -1,7 +1,4 @@
-"""Operators that a dispatch mode or a tensor subclass calls again within themselves.
-
-The outer and the inner call count as one.
-"""
+"""Operator calls that a dispatch mode or a tensor subclass repeats inside the call. Such calls count once."""
 
 from __future__ import annotations
 
@@ -51,9 +48,9 @@ def again(trace: Trace) -> tuple[Ints, Ints]:
 
 
 def resolved(trace: Trace, rows: Ints, values: Ints) -> tuple[Ints, Flags]:
-    """Return the operations or bytes of calls after redispatch, and which of the calls count.
+    """Return the operations or bytes of calls, and which calls count.
 
-    If a dispatcher calls the same operator again, the outer call gets the sum of these inner calls.
+    If a dispatcher repeats a call, the outer call gets the sum of the repeated calls.
     """
     counts = np.ones(len(rows), np.bool_)
     inner_calls, holder = _inner_calls(trace, rows, values)
@@ -72,10 +69,7 @@ def resolved(trace: Trace, rows: Ints, values: Ints) -> tuple[Ints, Flags]:
 
 
 def _inner_calls(trace: Trace, rows: Ints, values: Ints) -> tuple[dict[int, list[int]], list[int]]:
-    """Return the calls inside the dispatcher of each outer call, and the innermost call around each call.
-
-    Calls without a value are ignored. The innermost call is -1 if a dispatcher is between both calls.
-    """
+    """Return the calls inside the dispatcher of each outer call, and the innermost call around each call."""
     if not (_dispatcher(trace) >= 0).any():
         return {}, []
     tree, dispatcher = host.tree(trace), np.append(_dispatcher(trace), -1)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _HALF, _FLOAT, _INDEX = 2, 4, 8
 _BY_NUMBER: Final = {"5": _HALF, "6": _FLOAT, "7": 8, "15": _HALF}
-"""Bytes of a type, keyed by its number in ``c10::ScalarType``."""
+"""Bytes per element, keyed by the number of the type in ``c10::ScalarType``."""
 
 _STEMS: Final = {
     "one": (
@@ -49,23 +49,23 @@ _STEMS: Final = {
     "written": "fill zero normal uniform random bernoulli exponential geometric cauchy log_normal",
 }
 _READ: Final = {stem: count for count, group in enumerate(("one", "two", "three"), 1) for stem in _STEMS[group].split()}
-"""Maximum number of tensors that a pointwise operator reads; further tensors are outputs. The gradient of such an
-operator reads two.
+"""Maximum number of tensors that each pointwise operator reads; further tensor arguments are outputs. Gradient
+operators read two.
 """
 _TRUTHS, _WHOLE, _WRITTEN = (frozenset(_STEMS[group].split()) for group in ("truths", "whole", "written"))
-"""Names of operators: with boolean results; with integer results for integer inputs; that overwrite their tensor in
-place without reading it.
+"""Operators with boolean results; with integer results for integer inputs; and that overwrite a tensor without reading
+it.
 """
 
 
 def per_call(trace: Trace, rows: Ints) -> Ints:
-    """Return the minimum bytes of each slice; -1 without shapes or a rule."""
+    """Return the minimum bytes of each slice; -1 without recorded shapes or a formula."""
     rules = {trace.names[name]: _rule(trace.names[name]) for name in trace.names_of(Kind.OP)}
     return evaluated(trace, rows, {name: rule for name, rule in rules.items() if rule is not None})
 
 
 def weights_per_call(trace: Trace, rows: Ints) -> Ints:
-    """Return the bytes of the weight of each GEMM in a forward pass; -1 without shapes and for other calls."""
+    """Return the bytes of the weight of each GEMM in a forward pass; -1 for calls without shapes and others."""
     return evaluated(trace, rows, {name: _weight(*indices) for name, indices in operators.LAYER_GEMMS.items()})
 
 

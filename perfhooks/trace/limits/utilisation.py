@@ -44,7 +44,7 @@ def computed(trace: Trace) -> Computed:
 
 
 def _is_recomputed(trace: Trace, rows: Ints) -> Flags:
-    """Find recomputed forward calls inside autograd nodes: in a checkpoint, or of `operators.CALLED_BY_MODELS`."""
+    """Return which calls repeat the forward pass: in checkpoint nodes, or `operators.CALLED_BY_MODELS` in any node."""
     tree, nodes = host.tree(trace), autograd.find(trace)
     entry = tree.entry[rows]
     node = nodes.inside[entry]
@@ -63,9 +63,9 @@ def of_steps(trace: Trace, step: Ints, work_step: Ints, wall: Ints) -> dict[str,
     """Return operations, MFU and HFU of each step; no columns without recorded shapes, NaN for unknown values.
 
     - ``tflop``: 10^12 operations of matrix products, convolutions and attention.
-    - ``mfu_percent``: the time of these operations at their peaks, in percent of the duration x active devices, without
-      recomputed calls (Chowdhery et al., PaLM, 2022, appendix B).
-    - ``hfu_percent``: the same with recomputed calls (Korthikanti et al., 2022).
+    - ``mfu_percent``: minimum time of the operations at peak rate, in percent of step duration x active devices,
+      without recomputed calls (Chowdhery et al., PaLM, 2022, appendix B).
+    - ``hfu_percent``: like ``mfu_percent``, with recomputed calls (Korthikanti et al., 2022).
     - ``known_percent``: percentage of the time of computing kernels whose operations are known.
     """
     computed_calls = computed(trace)

@@ -21,11 +21,11 @@ _STARTS: Final = re.compile(r"torch/(?:autograd/profiler|profiler/profiler)\.py\
 
 
 def lines(trace: Trace, rows: Ints, owners: Owners = (), *, otherwise: bool = False) -> list[str | None]:
-    """Return the innermost code line of the user around each host slice; None without a line, and for row -1.
+    """Return the innermost code line of the user around each host slice; None without such a line, and for row -1.
 
-    If an installed package runs inside it, the package's line follows: ``train.py(5): main, in
-    lightning/pytorch/x.py(7): fit``. The number is the first line of the function. With ``otherwise``, any line outside
-    of perfhooks replaces a missing line.
+    If the user's line calls an installed package, the package's line follows: ``train.py(5): main, in
+    lightning/pytorch/x.py(7): fit``. Numbers are first lines of functions. If ``otherwise`` is set, any line outside of
+    perfhooks replaces a missing line.
     """
     preference = PREFERENCE[: 3 if otherwise else 2]
     frames_by_origin = [_innermost_frame(trace, rows, origins, owners).tolist() for origins in preference]
@@ -33,12 +33,12 @@ def lines(trace: Trace, rows: Ints, owners: Owners = (), *, otherwise: bool = Fa
 
 
 def of_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], Ints]:
-    """Return the distinct code lines, and for each slice the index of its line from `lines`, or -1."""
+    """Return the distinct results of `lines`, and the index of the result of each slice, or -1."""
     return _distinct_lines(trace, *(_innermost_frame(trace, rows, origins, owners) for origins in PREFERENCE[:2]))
 
 
 def at_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], Ints]:
-    """Return the code line that runs in each slice, in the form of `of_rows`. A Python frame has its own line."""
+    """Return the same as `of_rows`, but for slices that are Python frames, the frame's own line."""
     tree = host.tree(trace)
     names, parent = trace.name[tree.row], tree.nesting.parent
     frames = [nearest(parent, tree.entry[rows], names_of(trace, origins, owners)[names]) for origins in PREFERENCE]
@@ -78,7 +78,7 @@ def _frame_name(trace: Trace, frame: int) -> str | None:
 def open_at_start(trace: Trace) -> frozenset[int]:
     """Return the frames that were open when the recording began.
 
-    The line number in the name of such a frame is the line that ran at that time.
+    The number in the names of these frames is not the first line of the function, but the line that ran.
     """
     tree = host.tree(trace)
     frames = np.flatnonzero(trace.kind[tree.row] == Kind.PYTHON)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class Library(NamedTuple):
     name: str
     pattern: str
-    """Regular expression for names of kernels, without regard to case."""
+    """Case-insensitive regular expression for kernel names."""
     source: str
     operation: str | None = None
-    """Collective operation of all matching kernels, if their names lack it."""
+    """Collective operation of all matching kernels, if kernel names do not contain the operation."""
 
 
 LIBRARIES: Final = (
@@ -99,16 +99,18 @@ LIBRARIES: Final = (
 )
 
 RECORD: Final = "record_param_comms"
-"""Operator that has the arguments of a collective, in torch's own backends."""
+"""Operator in which torch's own backends record the arguments of a collective."""
 _BACKENDS: Final = "nccl|rccl|hccl|xccl|cncl|mccl|eccl|oneccl|msccl|gloo|mpi|ucc"
 LABEL: Final = re.compile(rf"({_BACKENDS}):(\w+)$")
-"""Range that torch's backends write around a collective. The inputs of the range are the tensors."""
+"""Range that torch's backends write around a collective. The recorded inputs of the range are the tensors of the
+collective.
+"""
 ON_HOST: Final = ("gloo:", "mpi:", "ucc:")
 """Prefixes of ranges that run the collective on the host."""
 _CALLING: Final = rf"{RECORD}$|(?:{_BACKENDS}):|c10d::"
 OPERATORS: Final = rf"^(?:{_CALLING}|_?c10d_functional|symm_mem::)"
 ON_THREAD: Final = re.compile(rf"^(?:{_CALLING}|_c10d_functional::wait)")
-"""Operators that block their thread for a collective. For functional collectives, this is the wait."""
+"""Operators that block their thread for a collective. Functional collectives only block in the wait."""
 
 
 @functools.cache
@@ -124,7 +126,7 @@ def library(kernel: str) -> Library | None:
 def texts(communication: str | None) -> list[str]:
     """Split the option ``communication`` into parts of kernel names; raises OptionError for an empty part.
 
-    The parts are no regular expressions, because a run folder may come from an untrusted source.
+    Regular expressions are not supported, because the option may come from the run folder of an untrusted source.
     """
     if communication is None:
         return []

@@ -23,7 +23,7 @@ LAYOUT: Final = r"nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|^batched_transpose_\
 """Kernels of cuDNN and MIOpen that convert between channels first and channels last."""
 _OWN_NAME: Final = re.compile(r"(?:void )?([^<(]+?)(?:_\d+)*(?=[<(]|$)")
 NUMBERED: Final = re.compile(r"^(?=trans_|hc(?:om|cl)_)\w*?(?=(?:_\d+){1,2}$)")
-"""Constant part of a name to which an NPU adds a number of the call: ``trans_TransData_12``."""
+"""Kernel name without the call number that NPUs add, as in ``trans_TransData_12``."""
 COPY: Final = re.compile(r"\b([HDAP]to[HDAP])\b(?:.*\((\w+) -> (\w+)\))?")
 """Direction in the name of a copy: ``Memcpy HtoD (Pageable -> Device)``."""
 LONG_COPY: Final = re.compile(r"Copy([HD])(?:ost|evice)To([HD])(?:ost|evice)")
@@ -31,11 +31,11 @@ LONG_COPY: Final = re.compile(r"Copy([HD])(?:ost|evice)To([HD])(?:ost|evice)")
 WITHIN_DEVICE: Final = "DtoD"
 ACROSS_BUS: Final = ("HtoD", "DtoH")
 WITHIN_HOST: Final = "HtoH"
-"""Direction of copies within host memory. Torch's new recorder cuspy writes CUPTI's number 9 instead."""
+"""Direction of copies within host memory. cuspy, the second recorder of torch, writes CUPTI's number 9 instead."""
 TO_DEVICE: Final = re.compile(r"HtoD|HostToDevice")
 PAGEABLE: Final = r"\bHtoD\b.*\(Pageable -> "
 UNPINNED: Final = r"\bHtoD\b.*\((?:Pageable|Host) -> "
-"""Copies from memory that may not be pinned. On ROCm only the call distinguishes pageable memory."""
+"""Copies from memory that may be pageable. On ROCm, names of copies do not separate pageable from pinned memory."""
 
 
 def family(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Names of modules, variables and tools of each kind of device, for advice."""
+"""Names of modules, variables and tools of each kind of device, for the fixes of findings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INTEL: Final = re.compile("Intel")
 
 
 class Device(NamedTuple):
-    """Names of one kind of device, and sentences for the fixes of findings. A missing text is empty."""
+    """Names and texts for one kind of device, for the fixes of findings. Missing texts are empty."""
 
     type: str
     module: str
@@ -24,7 +24,6 @@ class Device(NamedTuple):
     uncached: str = ""
     """Text about the variable that disables the cache of torch's allocator."""
     other_waits: str = ""
-    """Text about how to find further waits of the host."""
     convolutions: str = ""
     """Library of convolutions that ``torch.backends.cudnn`` enables."""
     graph: str = ""
@@ -34,7 +33,6 @@ class Device(NamedTuple):
     layout: str = ""
     """Text about the requirements of channels-last convolutions besides their layout."""
     sharing: str = ""
-    """Text about how processes share a device."""
     processes: str = ""
     state: str = ""
 
@@ -106,7 +104,7 @@ OTHER: Final = Device(type="", module="torch.accelerator")
 
 
 def of_trace(trace: Trace) -> Device:
-    """Return the kind of the traced device; NVIDIA's if the trace does not contain it."""
+    """Return the texts for the traced device; NVIDIA's if the kind of device is unknown."""
     if trace.is_npu:
         return ASCEND
     properties = trace.metadata.get("deviceProperties")

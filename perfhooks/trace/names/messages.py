@@ -35,7 +35,7 @@ class Message(NamedTuple):
 
 
 class ProcessGroup(NamedTuple):
-    """Facts of a process group, from ``distributedInfo`` of the trace."""
+    """Properties of a process group, from ``distributedInfo`` of the trace."""
 
     description: str | None
     size: int | None
@@ -110,7 +110,7 @@ def _first_operation(*texts: object) -> str | None:
 def _backend(trace: Trace, name: str) -> str | None:
     kernel_library = library(name)
     info = trace.metadata.get("distributedInfo")
-    # without a library: the backend of the job
+    # if the name shows no library: the backend of the job
     backend = info.get("backend") if isinstance(info, dict) and name == RECORD else None
     return kernel_library.name if kernel_library else word(backend)
 

@@ -16,14 +16,14 @@ ACTIVATED_GEMM: Final = "aten::_addmm_activation"
 LAYER_GEMMS: Final = {"aten::mm": (0, 1), "aten::addmm": (1, 2), SCALED_GEMM: (0, 1), ACTIVATED_GEMM: (1, 2)}
 """GEMMs of linear layers, each with the indices of the input and the weight."""
 BATCHED_GEMMS: Final = r"^aten::(?:bmm|baddbmm)(?:\.out)?$"
-"""Batched matrix products. Attention without a fused kernel consists of them."""
+"""Batched matrix products, which also compute attention without a fused kernel."""
 _UNFOLDING: Final = r"(?:\w*slow_conv\w+|thnn_conv2d)"
 UNFOLDING: Final = rf"^aten::{_UNFOLDING}$"
 """Convolutions that unfold the image and call one GEMM, without a library for convolutions."""
 CONVOLUTIONS: Final = rf"^aten::(?:conv(?:_transpose)?[123]d|\w*convolution\w*|{_UNFOLDING})$"
 LIBRARY_CONVOLUTIONS: Final = r"^aten::(?:mkldnn|cudnn|miopen)_convolution"
 SEARCHED_CONVOLUTIONS: Final = r"^aten::(?:cudnn|miopen)_convolution|^aten::convolution_backward$"
-"""Convolutions for which a library may try several kernels. oneDNN tries none."""
+"""Convolutions for which a library may try several kernels."""
 GEMMS: Final = rf"{CONVOLUTIONS}|^aten::(?:mm|addmm_?|bmm|baddbmm|mv|addmv|linear|linear_backward|matmul|einsum)$"
 """Dense GEMMs and convolutions, whose speed depends on the precision."""
 BETWEEN_ATTENTION: Final = r"^aten::(?:mm|addmm|_scaled_mm|convolution|convolution_backward|_flash_attention\w*)$"
@@ -36,7 +36,7 @@ CALLED_BY_MODELS: Final = (
     *("aten::linear", "aten::matmul", "aten::conv1d", CONV2D, "aten::conv3d", "aten::conv_transpose2d"),
     *("aten::scaled_dot_product_attention", "aten::bilinear", "aten::einsum"),
 )
-"""Operators that only a forward pass calls. No formula of a gradient contains them."""
+"""Operators that only a forward pass calls, never the gradient formulas of torch."""
 DISPATCHERS: Final = ("PythonDispatchMode", "PythonSubclass")
 """Names of ranges that torch writes around the calls of a dispatch mode, and of a tensor subclass."""
 COUNTED_ELEMENTWISE: Final = ("aten::mul", "aten::add")
@@ -53,7 +53,7 @@ CONVOLUTION_BACKWARD: Final = "aten::convolution_backward"
 
 ATTENTION: Final = "aten::scaled_dot_product_attention"
 ANY_ATTENTION: Final = "attention"
-"""Part of the name of every complete attention or its gradient."""
+"""Part of the name of each operator that computes attention in one call, or its gradient."""
 SOFTMAX: Final = r"^aten::_softmax$"
 SOFTMAX_BACKWARD: Final = r"^aten::_softmax_backward_data$"
 FUSED_ATTENTION: Final = tuple(
@@ -63,10 +63,9 @@ FUSED_ATTENTION: Final = tuple(
         "fused_attention_overrideable",
     )
 )
-"""Operators of one backend each, which `ATTENTION` calls. Their gradients have the suffix ``_backward``."""
+"""Operators that `ATTENTION` calls, one for each backend. Gradient operators add the suffix ``_backward``."""
 FLASH: Final = "aten::_flash_attention"
 EFFICIENT: Final = "aten::_efficient_attention"
-"""Prefix of the operators ``_forward`` and ``_backward`` of memory-efficient attention."""
 IMAGES: Final = r"^.*(?:conv|pool|batch_norm|upsample|interpolate|group_norm|instance_norm).*$"
 """Operators whose speed depends on the memory format of images (channels first or last)."""
 

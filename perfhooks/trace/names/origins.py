@@ -1,8 +1,8 @@
 """Origin of a stack frame: the user, an installed package, Python, torch or perfhooks.
 
-The recorder removes the folders of ``sys.path`` from file names, so names alone do not separate installed files from
-the user's. perfhooks records the origin of each file (`perfhooks.run.installation`). For other traces, well-known names
-decide.
+The recorder removes the folders of ``sys.path`` from file names, so file names do not separate installed files from
+files of the user. perfhooks records the origin of each file (`perfhooks.run.installation`). In other traces, well-known
+package names decide.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Origin(str, enum.Enum):
 
 
 Owners: TypeAlias = tuple[tuple[str, str], ...]
-"""First part of a file name (``lightning``, ``train.py``) or an absolute file name, and its `Origin`."""
+"""Pairs of file name and `Origin`. The file name is absolute, or only its first part (``lightning``, ``train.py``)."""
 
 PREFERENCE: Final = ((Origin.USER,), (Origin.INSTALLED,), (Origin.TORCH, Origin.STANDARD))
-"""Origins that `describe_frames` accepts, in this order."""
+"""Origins of the frames that `describe_frames` receives, one tuple for each argument."""
 
 KNOWN: Final = frozenset(
     (

@@ -13,4 +13,4 @@ PROGRAM: Final = re.compile(
     r"^nn\.Module: |^(?!.*(?:^|/)(?:contextlib|functools|threading)\.py\(|.*torch/(?:compiler|_dynamo|profiler)/"
     r"|.*torch/autograd/profiler\.py\().+\(\d+\): "
 )
-"""Functions of the program that a wrapper (`STAND_IN`) calls. Other functions that it calls are its helpers."""
+"""Functions of the program that a wrapper (`STAND_IN`) calls. Other callees are helpers of the wrapper."""

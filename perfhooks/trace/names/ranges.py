@@ -30,7 +30,7 @@ CHECKPOINT: Final = "CheckpointFunctionBackward"
 """Node of activation checkpointing with ``use_reentrant=True``."""
 
 MODULE: Final = "nn.Module: "
-"""Prefix of module frames. The class and a number follow."""
+"""Prefix of the Python frames of modules. The class and a number follow."""
 
 AROUND_MODELS: Final = frozenset(
     (
@@ -53,10 +53,10 @@ GARBAGE: Final = "Python GC"
 COMPILED_REGION: Final = "Torch-Compiled Region"
 """The outermost range of compiled code. In the forward pass it contains all other ranges of `COMPILED`."""
 COMPILED: Final = rf"^(?:{COMPILED_REGION}|CompiledFunction)|CompiledFxGraph"
-"""Ranges of compiled code. Some ranges exist only if the function has gradients, or with inductor."""
+"""Ranges of compiled code. Some ranges exist only if the function has gradients, or if inductor compiled it."""
 
 CAPTURING: Final = r"^CUDAGraphNode\.record\b.* \(dynamo_timed\)$"
-"""Capture of a CUDA graph. torch times it like the phases of compilation, but it compiles nothing."""
+"""Range of a CUDA graph capture, which torch names like the phases of compilation."""
 COMPILING: Final = r"^(?!CUDAGraphNode\.record\b).* \(dynamo_timed\)$"
 
 LIGHTNING: Final = "[pl][profile]"

@@ -1,4 +1,4 @@
-"""Sort keys of tables: their columns, and the keys of torch's ``key_averages().table(sort_by=...)``."""
+"""Sort keys of tables: names of columns, and the keys of torch's ``key_averages().table(sort_by=...)``."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         *_RATES,
     ),
 }
-"""Columns of each table. This copy exists because a handler must not import polars."""
+"""Columns of each table, repeated here because a handler must not import polars."""
 
 
 def check(name: str, key: str, columns: Iterable[str] = ()) -> str:
-    """Return the column of a sort key, or two columns with `` / `` between them; raises OptionError."""
+    """Return the column of a sort key, or a quotient such as ``cpu_ms / count``; raises OptionError."""
     own_columns = tuple(columns) or COLUMNS[name]
     by_key = {**_TORCH_KEYS.get(name, {}), **dict(zip(own_columns, own_columns, strict=True))}
     torch_key = str(key)

@@ -28,8 +28,8 @@ _LAYERS: Final = ("gemms", "convolution", "attention")
 def shown(trace: Trace) -> str:
     """Classify the recorded loop as `TRAIN`, `INFERENCE` or `UNKNOWN`.
 
-    A training has a backward pass or optimizer updates. An inference has neither, but a KV cache, or layers without
-    autograd's sequence numbers.
+    A training has a backward pass or optimizer updates. An inference has no backward pass and no updates, but a KV
+    cache, or layers without autograd's sequence numbers.
     """
     if _is_training(trace):
         return TRAIN

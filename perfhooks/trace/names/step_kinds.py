@@ -20,7 +20,7 @@ _COLUMNS: Final = tuple(f"{kind}_ms" for kind in KINDS)
 def kinds(table: pl.DataFrame) -> list[str]:
     """Return the kind of each step: ``validation``, ``checkpoint``, or an empty text.
 
-    A part that all steps contain defines no kind, however long it is.
+    A validation or checkpoint that all steps contain does not count.
     """
     columns = zip(KINDS, map(table.get_column, _COLUMNS), strict=True)
     parts = {kind: [part_ms or 0 for part_ms in column.to_list()] for kind, column in columns}
@@ -38,7 +38,8 @@ def most_common(names: list[str]) -> str:
 def usual(table: pl.DataFrame) -> Flags:
     """Return which steps count in mean values: steps of the most common kind, without outliers.
 
-    Steps with unknown device times are excluded if other steps have device times, so that all means use the same steps.
+    Steps with unknown device times are excluded if the device times of other steps are known, so that all means use the
+    same steps.
     """
     names = kinds(table)
     common = most_common(names)

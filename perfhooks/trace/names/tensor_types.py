@@ -36,7 +36,7 @@ _NAMES: Final = {spelling.lower(): name for spelling, name in SPELLINGS.items()}
 
 TENSORS: Final = "TensorList"
 GENERIC: Final = "GenericList"
-"""Recorded type of a list of tensors if it has shapes, otherwise of a list of numbers."""
+"""Recorded type of a list: of tensors if shapes are recorded, otherwise of numbers."""
 LISTS: Final = (TENSORS, GENERIC)
 NUMBER: Final = "Scalar"
 NUMBERS: Final = "ScalarList"
@@ -48,7 +48,7 @@ def short(spelling: str) -> str:
 
 
 def name_of(spelling: object) -> str | None:
-    """Return torch's name of a tensor type, without regard to case."""
+    """Return torch's name of a tensor type in upper or lower case."""
     return _NAMES.get(spelling.lower()) if isinstance(spelling, str) else None
 
 

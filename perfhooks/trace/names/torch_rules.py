@@ -37,7 +37,8 @@ def hidden(trace: Trace, rows: Ints) -> Flags:
 def tree_threads(trace: Trace, rows: Ints) -> Ints:
     """Return the thread of each slice in the tree of calls.
 
-    A runtime call belongs to the thread of the operator with the same external id, otherwise to a separate thread.
+    A runtime call gets the thread of the operator with the same external id; without such an operator, a separate
+    thread.
     """
     thread = trace.thread[rows].astype(np.int64)
     calls = np.flatnonzero(trace.kind[rows] == Kind.RUNTIME)
@@ -68,7 +69,7 @@ def merged_into(parent: Ints, name: Column) -> Ints:
 def memory_within(events: Instants, start: Ints, end: Ints) -> tuple[Ints, Ints]:
     """Return the allocated minus the released bytes during each slice, on the host and on devices.
 
-    Torch counts all events in the time of the slice, both ends included, on any thread.
+    Torch counts memory events of all threads from the start to the end of the slice.
     """
     first, last = np.searchsorted(events.time, start, "left"), np.searchsorted(events.time, end, "right")
     host, device = (np.concatenate(([0], np.cumsum(size))) for size in memory_sizes(events))
@@ -82,7 +83,7 @@ def memory_sizes(events: Instants) -> tuple[Ints, Ints]:
 
 
 def memory_outside(events: Instants, start: Ints, end: Ints) -> Flags:
-    """Return which memory events are outside of all slices, both ends included: torch's row ``[memory]``."""
+    """Return which memory events occur outside of all slices, for torch's row ``[memory]``."""
     union = intervals.union(start, end + 1)
     started = np.searchsorted(union[:, 0], events.time, "right")
     is_outside: Flags = started == np.searchsorted(union[:, 1], events.time, "right")

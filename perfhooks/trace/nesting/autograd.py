@@ -1,4 +1,4 @@
-"""Links from nodes of the backward pass to their forward operators."""
+"""Links from autograd nodes to the forward operators that created the nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 class Nodes(NamedTuple):
     entry: Ints
     inside: Ints
-    """Innermost autograd node that contains each entry of `host.tree`; a node contains itself. -1 outside of nodes."""
+    """Innermost autograd node that contains each entry of `host.tree`; a node contains itself. Entries outside of nodes
+    have -1.
+    """
     source: Ints
 
 
@@ -28,8 +30,8 @@ class Nodes(NamedTuple):
 def find(trace: Trace) -> Nodes:
     """Return the autograd nodes and the operators that created them.
 
-    The forward-backward link of a node leads to its operator. A node without a link belongs to the last operator before
-    it with the same sequence number, as in Kineto. Nodes that accumulate gradients have no operator.
+    The trace links operators to nodes by flow events (``fwdbwd``). A node without such an event belongs to the last
+    earlier operator with the same sequence number, as in Kineto. Nodes that accumulate gradients have no operator.
     """
     tree = host.tree(trace)
     is_node = (trace.kind[tree.row] == Kind.OP) & named(trace, NODE)[trace.name[tree.row]]
@@ -42,7 +44,7 @@ def find(trace: Trace) -> Nodes:
 
 
 def named(trace: Trace, prefix: str) -> Flags:
-    """Return a flag for each of `Trace.names`: whether it has the prefix. An empty trace has one flag, False."""
+    """Return whether each of `Trace.names` begins with the prefix; one False for an empty trace."""
     return np.array([name.startswith(prefix) for name in trace.names] or [False], np.bool_)
 
 

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 @cached_per_trace
 def by_thread(trace: Trace) -> dict[int, Intervals]:
-    """Return the intervals in which each thread captured a graph, which may be open at both ends of the trace."""
+    """Return the intervals in which each thread captured a graph.
+
+    Captures may begin before the trace, and end later.
+    """
     calls = trace.chosen(runtime_calls.CAPTURE.search, Kind.RUNTIME)
     begins = np.zeros(len(trace.names), np.bool_)
     for name in intervals.distinct(trace.name[calls]).tolist():
@@ -33,14 +36,14 @@ def _thread_captures(trace: Trace, calls: Ints, begins: Flags) -> Intervals:
     starts = begins[trace.name[calls]]
     start = [first] if not starts[0] else []
     start += trace.start[calls[starts]].tolist()
-    # a second begin without an end continues the first
+    # a begin inside an open capture continues this capture
     end = [*trace.end[calls[~starts]].tolist(), *([last] if starts[-1] else [])]
     following = np.searchsorted(end, start, "left")
     return intervals.union(np.array(start, np.int64), np.array(end, np.int64)[following])
 
 
 def captured(trace: Trace, calls: Ints) -> Flags:
-    """Return which calls a graph captured, so the calls have no device work."""
+    """Return which calls were captured into a graph and thus have no device work."""
     is_captured = np.zeros(len(calls), np.bool_)
     for thread, moments in by_thread(trace).items():
         on_thread = trace.thread[calls] == thread

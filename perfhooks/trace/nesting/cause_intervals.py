@@ -40,7 +40,7 @@ def joined(*sets: CauseIntervals) -> CauseIntervals:
 def reclassify(
     timeline: CauseIntervals, layers: Sequence[tuple[int, Intervals]], *, of: tuple[int, ...]
 ) -> CauseIntervals:
-    """Replace causes in ``of`` by the cause of the first of ``layers`` with an interval at this time."""
+    """Replace causes in ``of`` during the intervals of ``layers``; the first layer has priority."""
     layers = [(cause, moments) for cause, moments in layers if len(moments)]
     if not layers or not len(timeline.of):
         return timeline

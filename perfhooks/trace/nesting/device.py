@@ -21,9 +21,10 @@ CLASSES: Final = ("compute", "communication", "copy", "set")
 COMPUTE, COMMUNICATION, COPY, SET = range(len(CLASSES))
 
 LATENCY_NS: Final = 10_000
-"""Maximum start latency on a free device, in ns. 99% of 36,000 starts on V100, A100 and H100 took less than 5 us."""
+"""Maximum start latency on an idle device, in ns. 99% of 36,000 kernels on V100, A100 and H100 started within 5 us."""
 BLOCKED_NS: Final = 50_000
-"""Minimum time of a call that waits, in ns. A launch takes 5 to 10 us. HolisticTraceAnalysis calls 50 us an outlier."""
+"""Minimum time of a launch that waits, in ns. Launches take 5 to 10 us; for HolisticTraceAnalysis, 50 us is an outlier.
+"""
 
 
 @cached_per_trace
@@ -59,13 +60,9 @@ def holders_on_stream(trace: Trace) -> Ints:
 
 @cached_per_trace
 def own_times(trace: Trace) -> Ints:
-    """Return the time of each of `Trace.device_rows` without work nested on the same stream, in ns.
+    """Return the duration of each of `Trace.device_rows` minus work nested on the same stream, in ns.
 
-    Some runtimes (torch_dipu) record a library call and also its kernels::
-
-        stream 7   |------ conv -------|  |--- add ---|      conv lasts 21, add 12: stream 7 is busy for 33
-                     |-- im2col --|                          im2col 14: own time of conv 21 - 14 = 7
-        stream 9        |---- copy ----|                     copy 16, on another stream
+    Some runtimes (torch_dipu) record a library call and its kernels as device work.
     """
     work, holder = trace.device_rows, holders_on_stream(trace)
     span: Ints = (trace.end - trace.start)[work]
@@ -100,7 +97,7 @@ def numbers(trace: Trace) -> list[int]:
 def owners(trace: Trace) -> Ints:
     """Return the operator or label that launched each of `Trace.device_rows`, or -1.
 
-    It has the external id of the work, otherwise it is the innermost one around the launch.
+    The operator or label has the external id of the work; without such an id, it is the innermost around the launch.
     """
     owner = torch_rules.named_operator(trace, trace.device_rows)
     is_operator = (owner < 0) & (trace.launches >= 0) & (trace.kind[trace.launches] == Kind.OP)
@@ -150,9 +147,9 @@ def _stored_regions(trace: Trace) -> list[tuple[str, str, list[int]]]:
 
 
 def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
-    """Return the innermost other slice of ``candidates`` around each host slice of ``rows``, or -1.
+    """Return the innermost of ``candidates`` around each host slice of ``rows``, without the slice itself, or -1.
 
-    ``candidates`` are ascending.
+    ``candidates`` must be sorted.
     """
     if (in_tree := _in_tree(trace, rows, candidates)) is not None:
         return in_tree
@@ -180,7 +177,7 @@ def _in_tree(trace: Trace, rows: Ints, candidates: Ints) -> Ints | None:
 
 
 def around(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
-    """Return the slices of ``candidates`` in which a slice of ``rows`` begins on the same thread."""
+    """Return the ``candidates`` during which a slice of ``rows`` begins on the same thread."""
     if not len(rows):
         return rows
     ordered = np.sort(rows)
@@ -229,7 +226,7 @@ def wait_calls(trace: Trace) -> Ints:
 
 @cached_per_trace
 def outermost_waits(trace: Trace) -> Ints:
-    """Return the waits for a device, without waits inside other waits: some runtimes record two nested calls."""
+    """Return the outermost calls that wait for a device, because some runtimes record two nested calls for one wait."""
     rows = wait_calls(trace)
     return rows[holders(trace, rows, rows) < 0] if len(rows) else rows
 
@@ -238,7 +235,7 @@ def outermost_waits(trace: Trace) -> Ints:
 def before_window(trace: Trace) -> Flags:
     """Return which of `Trace.device_rows` were launched before the recording began.
 
-    The runtime numbers its calls, so earlier calls have correlations below the smallest recorded one.
+    Correlation ids increase with time, so earlier launches have ids below the smallest recorded one.
     """
     calls = trace.correlation[trace.rows(Kind.RUNTIME)]
     calls = calls[calls > 0]
@@ -251,7 +248,7 @@ def before_window(trace: Trace) -> Flags:
 def launch_times(trace: Trace) -> Ints:
     """Return the launch time of each of `Trace.device_rows`, in ns; the start of the work if the launch is unknown.
 
-    Launches before the recording count as 1 ns before the first slice.
+    A launch before the recording gets a time 1 ns before the first slice.
     """
     launches = trace.launches
     own = trace.start[trace.device_rows]
@@ -271,7 +268,7 @@ class DeviceClock(NamedTuple):
 
 @cached_per_trace
 def clocks(trace: Trace) -> DeviceClock:
-    """Compare the device clock with the host clock, by launches, waits, and the extent of both recordings."""
+    """Compare device and host clocks by the times of launches and waits, and by the first and last record of both."""
     work, host_rows = trace.device_rows, trace.rows(*HOST)
     nothing = np.empty(0, np.int64)
     if not len(work) or not len(host_rows):
@@ -292,15 +289,15 @@ def _tolerance_ns(trace: Trace) -> float:
 
 
 def overdue(trace: Trace) -> Flags:
-    """Return which of `Trace.device_rows` end after the host has waited for them, by 5% of a step or more."""
+    """Return which of `Trace.device_rows` end at least 5% of a step after the end of the host's wait for the device."""
     is_overdue: Flags = trace.end[trace.device_rows] - waits_end(trace) > 5 * _tolerance_ns(trace)
     return is_overdue
 
 
 def waits_end(trace: Trace) -> Ints:
-    """Return the time by which each of `Trace.device_rows` has ended, because the host waited for the device, in ns.
+    """Return the end of the host's first wait for the device after each launch of `Trace.device_rows`, in ns.
 
-    Without a wait after the launch of the work, the time is `MAX_NUMBER`. With several devices, the device of a wait is
+    The value is `MAX_NUMBER` without such a wait, and in traces of several devices, because the device of a wait is
     unknown.
     """
     waits = trace.chosen(runtime_calls.DEVICE_WAIT.search, Kind.RUNTIME)

@@ -1,4 +1,4 @@
-"""Grouping of rows with arrays, because a polars query costs more on small inputs."""
+"""Grouping of rows by numpy, because a polars query takes longer for few rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints
 
 MAX_SPARSITY: Final = 16
-"""Above this ratio of possible values to rows, sorting is faster than a lookup table."""
+"""Maximum possible values per row for a lookup table. With more values, sorting is faster."""
 
 
 class Groups(NamedTuple):
@@ -18,19 +18,19 @@ class Groups(NamedTuple):
     first: Ints
 
     def summed(self, values: Ints, rows: slice = slice(None)) -> Ints:
-        """Return the exact sum of ``values`` for each group. There is one value for each of ``rows``."""
+        """Return the exact sum of ``values`` for each group. ``values`` has one entry for each of ``rows``."""
         return summed(self.of[rows], values, len(self.first))
 
 
 def summed(index: Column, values: Ints, count: int) -> Ints:
-    """Return the exact sum of the values with each index. Values with index -1 are ignored."""
+    """Return the exact sum of the values of each index from 0. Index -1 is ignored."""
     total = np.zeros(count + 1, np.int64)
     np.add.at(total, index, values)
     return total[:-1]
 
 
 def groups(*keys: Column) -> Groups:
-    """Group rows with equal keys, which are numbers from 0."""
+    """Group rows with equal keys. Keys are integers from 0."""
     number: Ints = np.zeros(len(keys[0]), np.int64)
     for key in keys:
         values, index = distinct(number * (int(key.max(initial=0)) + 1) + key)

@@ -30,14 +30,14 @@ class Tree(NamedTuple):
 class Paths(NamedTuple):
     node: Ints
     parents: Ints
-    """Parent of each node, or -1; always smaller than the node."""
+    """Index of the parent of each node, or -1. Parents precede their children."""
     frames: Ints
 
 
 MAX_LETTERS: Final = 32 << 20
-"""Total letters of all stacks or paths of a small trace above which deep ones are cut, to bound the memory."""
+"""Maximum total letters of all stacks or paths of a small trace, to bound the memory. Deep stacks are cut."""
 MAX_LETTERS_PER_SLICE: Final = 300
-"""Letters per slice of the trace, added to `MAX_LETTERS`. The longest recorded stack has 825."""
+"""Letters to add to `MAX_LETTERS` for each slice of the trace. The longest recorded stack has 825 letters."""
 
 
 @cached_per_trace
@@ -51,7 +51,7 @@ def tree(trace: Trace) -> Tree:
 
 @cached_per_trace
 def after(trace: Trace) -> Ints:
-    """Return the index of the first entry of the same thread after each entry ends, or the thread's end index."""
+    """Return the first entry that starts on the same thread after each entry has ended, or the thread's end index."""
     calls = tree(trace)
     start, next_entry = trace.start[calls.row], np.arange(1, len(calls.row) + 1)
     edges = [*np.flatnonzero(np.diff(calls.thread, prepend=-1)).tolist(), len(calls.row)]
@@ -64,7 +64,7 @@ def after(trace: Trace) -> Ints:
 
 
 def paths(nesting: Nesting, frame: Ints, skipped: Flags) -> Paths:
-    """Number the distinct call paths, outer paths first; skipped entries have the path of their parent."""
+    """Number the distinct call paths, parents first. Skipped entries have their parent's path."""
     deepest = int(nesting.depth.max(initial=0))
     numbered = _paths_by_level if len(frame) > 200 * (deepest + 1) else _paths_by_entry
     return numbered(nesting, frame, skipped)
@@ -137,7 +137,7 @@ def max_letters(trace: Trace) -> int:
 
 
 def writable_depth(parents: Ints, depth: Ints, length: Ints, max_letters: int) -> int:
-    """Return the maximum depth up to which all paths together have at most ``max_letters``. Root nodes do not count."""
+    """Return the maximum depth at which all paths together have at most ``max_letters``, without their roots."""
     if (int(depth.sum()) + len(depth)) * (int(length.max(initial=0)) + 1) <= max_letters:
         return int(depth.max(initial=0))
     path_length = summed_up(parents, (length + 1).astype(np.float64))
@@ -146,7 +146,7 @@ def writable_depth(parents: Ints, depth: Ints, length: Ints, max_letters: int) -
 
 
 def ancestors(parents: Ints, depth: Ints, max_depth: int) -> Ints:
-    """Return each node, or its deepest ancestor up to ``max_depth`` if the node is deeper."""
+    """Replace each node deeper than ``max_depth`` by its ancestor at this depth."""
     return inherited(parents, np.where(depth <= max_depth, np.arange(len(parents)), -1))
 
 
@@ -158,7 +158,7 @@ def joined(parents: Ints, names: list[str], separator: str) -> list[str]:
 
 
 def innermost(trace: Trace, thread: Column, time: Ints) -> Ints:
-    """Return the innermost entry of a thread at a time in ns, both ends included, or -1."""
+    """Return the innermost entry of `tree` on each thread at a time in ns, or -1. Entries include their ends."""
     calls = tree(trace)
     last_started = last_begun(calls.thread, trace.start[calls.row], thread, time)
     return still_open(calls.nesting, last_started, time)
@@ -168,7 +168,7 @@ def innermost(trace: Trace, thread: Column, time: Ints) -> Ints:
 def launchers(trace: Trace) -> Ints:
     """Return the index in `tree` of the slice that launched each of `Trace.device_rows`, or -1.
 
-    The slice is the launch call, otherwise the operator with the external id of the work.
+    The slice is the launch call; if the trace lacks the call, the operator with the external id of the work.
     """
     launches = trace.launches
     without_launch = np.flatnonzero(launches < 0)

@@ -1,4 +1,4 @@
-"""Threads that only wait, which would fill half of a flame graph."""
+"""Detection of threads that only wait. These threads would fill half of a flame graph."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _WAITS: Final = re.compile(
     r"|(?:^|/)multiprocessing/\w+\.py\(\d+\): (?:wait|poll|_poll|recv|recv_bytes|_recv|_recv_bytes|accept|get|acquire)$"
     r"|^<(?:built-in )?(?:method|function) '?(?:acquire|select|poll|sleep|wait|accept|recv|recv_into)\b"
     r"|^<built-in method get of _queue\.SimpleQueue"
-    # the watcher waits in C since before the recording, so it has no frame
+    # perfhooks' watcher entered its wait in C before the recording, so the wait has no frame
     r"|(?:^|/)perfhooks/record/watch/watcher\.py\(\d+\): _run$"
 )
 
 
 @cached_per_trace
 def waiting(trace: Trace) -> Flags:
-    """Return which entries of `host.tree` are waits for a lock, queue, file or time, with all calls inside.
+    """Return whether each entry of `host.tree` is a wait for a lock, queue, file or timer, or a call inside a wait.
 
-    Waits on the thread of the steps are not included, because the training waits with this thread.
+    Waits on the thread that runs the steps do not count, because they delay the training.
     """
     tree = host.tree(trace)
     is_wait = (trace.kind[tree.row] == Kind.PYTHON) & ~np.isin(tree.thread, _step_threads(trace))

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class Flat(NamedTuple):
-    """A timeline of one thread, cut where its innermost slice changes."""
+    """Timeline of one thread, as intervals that each have one innermost slice."""
 
     start: Ints
-    """Start of each interval with one innermost slice; minus infinity for the first. The last interval has no end."""
+    """Start of each interval; minus infinity for the first interval. The last interval has no end."""
     entry: Column
-    """Entry of `host.tree`, or -1."""
+    """Innermost slice of each interval, as an entry of `host.tree`, or -1."""
 
 
 @cached_per_trace
@@ -38,7 +38,7 @@ def of_thread(trace: Trace, thread: int) -> Flat:
 
 
 def cut(start: Ints, end: Ints, flat: Flat) -> tuple[Column, Ints, Ints, Column]:
-    """Cut sorted disjoint intervals where the innermost slice changes; return interval index, start, end and entry."""
+    """Cut intervals where the innermost slice changes; return input index, start, end and slice of each piece."""
     first, last = np.searchsorted(flat.start, start, "right") - 1, np.searchsorted(flat.start, end, "left")
     count = last - first
     edge = np.cumsum(count)

@@ -1,4 +1,4 @@
-"""Exact algebra of time intervals: integer nanoseconds, half open, as sorted disjoint (n, 2) arrays.
+"""Set operations on half-open time intervals in integer nanoseconds, as sorted disjoint arrays of shape (n, 2).
 
 ::
 
@@ -26,15 +26,15 @@ Flags: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 
 MS: Final = 1e-6
 NOTABLE: Final = 0.01
-"""Ratio from which a difference or a gain is reported. Two recordings of one program differ by as much."""
+"""Minimum ratio of a difference or gain to report. Two recordings of the same program also differ by 1%."""
 MOST: Final = 0.8
-"""Smallest fraction that represents the whole. torch_tb_profiler uses it to detect steps with missing kernels."""
+"""Minimum fraction that represents the whole, for example of the kernels in a step, as in torch_tb_profiler."""
 NEARLY_ALL: Final = 0.9
-"""Smallest fraction that counts as the whole, because clocks and records are not exact."""
+"""Minimum fraction that counts as the whole despite inexact clocks and records."""
 
 
 def union(start: Ints, end: Ints) -> Intervals:
-    """Return the union of intervals, which may overlap, be empty and have any order."""
+    """Return the union of intervals in any order. Intervals may overlap or be empty."""
     is_non_empty = end > start
     order = np.argsort(start[is_non_empty], kind="stable")
     start, end = start[is_non_empty][order], end[is_non_empty][order]
@@ -77,12 +77,12 @@ def total(a: Intervals) -> int:
 
 
 def within(a: Intervals, start: Ints, end: Ints) -> Ints:
-    """Return the total length of the intervals inside each window, in ns. Windows may overlap."""
+    """Return the total length of the intervals between each ``start`` and ``end``, in ns."""
     return _length_before(a, end) - _length_before(a, np.minimum(start, end))
 
 
 def highest(values: Ints, first: Ints, last: Ints) -> Ints:
-    """Return the maximum of the values in each range, end excluded; 0 for an empty range."""
+    """Return the maximum of ``values[first:last]`` for each range; 0 for an empty range."""
     maximum = np.zeros(len(first), np.int64)
     width = np.maximum(last - first, 0)
     size, tops = 1, values
@@ -95,7 +95,7 @@ def highest(values: Ints, first: Ints, last: Ints) -> Ints:
 
 
 def distinct(*values: Column) -> Ints:
-    """Return the sorted distinct values. ``numpy.unique`` uses hashing since 2.3, which is ten times slower."""
+    """Return the sorted distinct values. ``numpy.unique`` is ten times slower, because it hashes since numpy 2.3."""
     ordered = np.sort(np.concatenate(values), kind="stable")
     first = np.ones(len(ordered), np.bool_)
     first[1:] = ordered[1:] != ordered[:-1]

@@ -25,7 +25,7 @@ OVERFLOW: Final = "overflow"
 
 class Unknown(NamedTuple):
     work: Flags
-    """Whether work of the step is missing or has wrong times."""
+    """Whether device work of the step is missing or has wrong times."""
     wall: Flags
     """Whether the busy intervals of the device during the step are unknown."""
     communication: Flags
@@ -43,20 +43,20 @@ class FewKernels(NamedTuple):
 class ShortReplays(NamedTuple):
     calls: Ints
     missing: int
-    """Largest number of kernels that one of these replays lacks."""
+    """Maximum number of kernels that a replay lacks."""
 
 
 @cached_per_trace
 def unknown(trace: Trace) -> Unknown:
     """Return the steps whose device times are unknown.
 
-    The device times of a step are unknown if one of these is true:
+    The device times of a step are unknown in each of these cases:
 
-    * More than `intervals.NOTABLE` of its launches have no kernel, or the device is idle for more than this share of
-      the step while lost work may have run, for example of an earlier step.
-    * It has fewer kernels than `intervals.MOST` times its neighbours' kernels, although it has as many launches.
-    * It replays a graph with fewer kernels than another replay of the graph.
-    * One of its kernels begins long before its launch, or ends long after the host has waited for it.
+    * More than 1% of the step's launches have no kernel.
+    * For more than 1% of the step, the device seems idle although lost work, for example of an earlier step, may run.
+    * The step has less than 80% of its neighbours' kernels, although it has as many launches.
+    * The step replays a CUDA graph with fewer kernels than another replay of the same graph.
+    * A kernel of the step begins long before its launch, or ends long after the host has waited for the device.
     * The trace has operators that compute, by their names, but no kernel that computes.
     """
     marks = step_marks.find(trace)
@@ -84,7 +84,7 @@ def unknown(trace: Trace) -> Unknown:
 
 @cached_per_trace
 def lost_times(trace: Trace) -> intervals.Intervals:
-    """Return the idle intervals of the device in which lost work may have run; none if the clocks disagree."""
+    """Return idle intervals of the device in which work without a record may have run; none if the clocks disagree."""
     if not device.clocks(trace).agree:
         return intervals.nothing()
     return _possible_times(trace, *_lost_launch_times(trace))
@@ -100,10 +100,10 @@ def _lost_launch_times(trace: Trace) -> tuple[Ints, Ints]:
 
 
 def _possible_times(trace: Trace, first: Ints, last: Ints) -> intervals.Intervals:
-    """Return the idle intervals of the device in which lost work may have run.
+    """Return the idle intervals of the device in which work launched from ``first`` to ``last`` may have run.
 
-    Lost work runs between the work that was launched before it and the work that was launched after it. If the later
-    work started without delay, the device was not behind, and the lost work ended in the step that launched it.
+    Work runs after all work launched earlier and before all work launched later. If the work launched next started
+    without delay, the device was not behind, so the lost work ended in the step of its launch.
     """
     marks, work, launched = step_marks.find(trace), trace.device_rows, _launch_times(trace)
     order = np.argsort(launched, kind="stable")
@@ -131,7 +131,7 @@ def _launch_times(trace: Trace) -> Ints:
 def is_sampled(trace: Trace) -> bool:
     """Return whether the recorder kept only a sample of the operators and launches.
 
-    Operators and launches are numbered. Complete recordings contain at least 97% of the numbers.
+    Torch numbers operators and launches consecutively. Complete recordings contain at least 97% of these numbers.
     """
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
     numbers = trace.external[rows]
@@ -145,7 +145,7 @@ def is_sampled(trace: Trace) -> bool:
 
 @cached_per_trace
 def lost_launches(trace: Trace) -> Ints:
-    """Return the launches without device work of the same correlation."""
+    """Return the launches without device work of the same correlation id."""
     calls = device.launch_calls(trace)
     calls = calls[trace.correlation[calls] > 0]
     return calls[~np.isin(trace.correlation[calls], trace.correlation[trace.device_rows])]
@@ -153,7 +153,7 @@ def lost_launches(trace: Trace) -> Ints:
 
 @cached_per_trace
 def few_kernels(trace: Trace) -> FewKernels | None:
-    """Compare the number of kernels outside of graphs in each step with neighbouring steps; None without neighbours."""
+    """Compare each step's number of kernels outside of CUDA graphs with neighbouring steps; None for a single step."""
     marks = step_marks.find(trace)
     is_alone = len(marks.number) <= 1 or len(intervals.distinct(marks.thread)) > 1
     if is_alone or not trace.is_device_traced:
@@ -168,7 +168,7 @@ def few_kernels(trace: Trace) -> FewKernels | None:
     calls = device.launch_calls(trace)
     launching = calls[~np.isin(calls, graphs)] if len(calls) else trace.rows(Kind.OP)
     launches = step_marks.per_step(marks, trace.start[launching])
-    if not len(calls):  # steps in a row may have lost kernels
+    if not len(calls):  # consecutive steps may have lost kernels
         usual = np.maximum(usual, _of_equal_steps(kernels, launches))
     few = kernels < intervals.MOST * usual
     usual_launches = _neighbours(launches)
@@ -235,7 +235,7 @@ def _is_subsequence(part: Ints, sequence: Ints) -> bool:
 def lacks_computation(trace: Trace) -> bool:
     """Return whether kernels that compute are missing, for example because the recorder lost a stream.
 
-    Kernels are missing if operators that compute, by their names, have no recorded work.
+    Kernels are missing if operators that compute, by their names, have no recorded device work.
     """
     if not trace.is_device_traced or (device.classes(trace) == device.COMPUTE).any():
         return False
@@ -250,10 +250,10 @@ def lacks_computation(trace: Trace) -> bool:
 
 
 def cut_overflowed(trace: Trace) -> None:
-    """Shorten each kernel with a wrong length to the latest possible end, and add one of `Trace.doubts`.
+    """Shorten kernels that end too late to the latest possible end, and add one of `Trace.doubts`.
 
-    This end is the start of the next work on its stream, or the end of a wait of the host for the device. Call this
-    before tables are computed.
+    The latest possible end is the start of the next work on the same stream, or the end of the host's wait for the
+    device. Call this function before tables are computed.
     """
     recorded = trace.end[trace.device_rows]
     for latest_ends in (_overlapping, _later_than_waits):
@@ -269,10 +269,10 @@ def cut_overflowed(trace: Trace) -> None:
 
 
 def _overlapping(trace: Trace) -> tuple[Ints, Ints]:
-    """Return the work that ends after later work of its stream has ended, and the start of the next work.
+    """Return device work that ends too late, and the start of the next work on the same stream.
 
-    The work of a stream runs in order. Exceptions are work of one operator or graph, and kernels that overlap in part
-    (programmatic dependent launch).
+    Work ends too late if later work of the same stream begins and ends within it, because a stream runs its work in
+    order. Work of the same operator or graph is an exception.
     """
     work = trace.device_rows
     index = np.flatnonzero(trace.end[work] > trace.start[work])

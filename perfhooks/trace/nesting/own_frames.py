@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @cached_per_trace
 def is_perfhooks(trace: Trace) -> Flags:
-    """Return which entries of `host.tree` are frames of perfhooks, or calls in them that the program did not make."""
+    """Return which entries of `host.tree` are frames of perfhooks, or calls that perfhooks makes in them."""
     tree = host.tree(trace)
     parent = tree.nesting.parent
     is_frame: Flags = trace.kind[tree.row] == Kind.PYTHON
@@ -26,7 +26,7 @@ def is_perfhooks(trace: Trace) -> Flags:
         flags[is_frame] = trace.matching(pattern, tree.row[is_frame])
     if not is_own.any():
         return np.zeros(len(is_own), np.bool_)
-    # a perfhooks label is between the stand-in and the program
+    # a label is between the wrapper (`STAND_IN`) and the user's function
     frame = inherited(parent, np.where(is_frame, np.arange(len(is_frame)), -1))
     parent_frame = np.append(frame, -1)[parent]
     is_user_call = ~is_own & np.append(is_stand_in, False)[parent_frame] & (is_program | ~is_frame)

@@ -46,22 +46,22 @@ class _PartSources(NamedTuple):
 
 @cached_per_trace
 def of_thread(trace: Trace, thread: int) -> dict[str, Intervals]:
-    """Return the disjoint intervals of each part of the step on one thread, from its first slice to its last one.
+    """Return the disjoint intervals of each part of a step (data, forward, backward, ...) on one thread.
 
-    At each time, the open slice that is first in this list decides, among equals the innermost one:
+    If slices overlap in time, the first matching line decides; of slices in the same line, the innermost one:
 
-    1. a label of the user: the names of `perfhooks.core.labels.PARTS`, and the names in `part_names`;
-    2. a fetch of PyTorch's DataLoader;
-    3. automatic labels of perfhooks, and torch's ranges around optimizers; outside of them, these inferred parts:
+    1. labels of the user with names in `perfhooks.core.labels.PARTS` or `part_names`;
+    2. fetches of PyTorch's DataLoader;
+    3. automatic labels of perfhooks, torch's ranges around optimizers, and parts inferred outside of these labels:
 
-       * ``backward``: from the first to the last autograd node on any thread, or the whole call with recorded stacks;
+       * ``backward``: autograd nodes on any thread; with recorded stacks, the whole call of ``backward()``;
        * ``forward``: operators that create autograd nodes, regions of torch.compile, module calls, DDP and FSDP;
        * ``checkpoint``: ``torch.save`` in recorded stacks;
 
     4. ``transfer``: operators that copy from the host to a device;
     5. ``communication``: collectives that the thread itself starts or waits for.
 
-    `validations` separates ``validation``.
+    `validations` separates the part ``validation`` from training.
     """
     written, fetches, automatic, ranges, updates, compiled, frames, copies, collectives, losses, marks = (
         source.on(thread) for source in _part_sources(trace)
@@ -158,9 +158,9 @@ def _correct_validations(written: Spans, groups: list[Spans], hints: list[Spans]
 
 
 def _mark_order(written: Spans, groups: list[Spans]) -> list[tuple[int, int, int, str]]:
-    """Return the slices that indicate a part of the step, earliest first: start, group (-1: the user's), index, part.
+    """Return the slices that indicate a part of the step as (start, group, index, part), earliest first.
 
-    Slices inside labels of the user and fetches are skipped, because a data set may call modules.
+    Slices inside labels of the user or fetches are skipped, because a data set may call modules.
     """
     marks = []
     for group, spans in enumerate(groups):

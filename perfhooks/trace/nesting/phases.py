@@ -24,9 +24,10 @@ def are_on(trace: Trace, thread: int, extent: tuple[int, int]) -> bool:
 
 
 def forward(trace: Trace, thread: int, breaks: Ints | None) -> Intervals:
-    """Return the intervals of operators that create autograd nodes, and of the gaps between them.
+    """Return the intervals of operators that create autograd nodes, and of the gaps between these operators.
 
-    A gap with a break, where another part begins or ends, is not included. If ``breaks`` is None, no gap is included.
+    Gaps that contain one of ``breaks`` (times at which other parts of the step begin or end) are excluded; if
+    ``breaks`` is None, all gaps.
     """
     rows = _on_thread(trace, thread, _node_creators(trace))
     creating = intervals.of_slices(trace, rows)
@@ -34,9 +35,9 @@ def forward(trace: Trace, thread: int, breaks: Ints | None) -> Intervals:
 
 
 def backward(trace: Trace, thread: int, extent: tuple[int, int], breaks: Ints) -> Intervals:
-    """Return the intervals from the first to the last autograd node on any thread, without gaps that have a break.
+    """Return the intervals of autograd nodes on any thread, and of the gaps between these nodes.
 
-    A break is the begin or end of another part, or an operator outside of autograd.
+    Gaps that contain one of ``breaks`` (see `forward`), or an operator outside of autograd, are excluded.
     """
     running = intervals.clip(_node_intervals(trace), *extent)
     if not len(running):
@@ -78,7 +79,7 @@ def outermost(trace: Trace, rows: Ints) -> Ints:
 
 @cached_per_trace
 def outermost_operators(trace: Trace) -> Ints:
-    """Return the outermost operator around each entry of `host.tree`, or the entry itself."""
+    """Return the outermost operator around each entry of `host.tree`; without one, the entry itself."""
     tree = host.tree(trace)
     own = np.where(trace.kind[tree.row] == Kind.OP, np.arange(len(tree.row)), -1)
     return slices.outermost(np.append(inherited(tree.nesting.parent, own), -1)[tree.nesting.parent])

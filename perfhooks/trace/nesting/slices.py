@@ -16,22 +16,25 @@ class Nesting(NamedTuple):
     """Innermost slice that contains this slice, or -1."""
     depth: Ints
     end: Ints
-    """End in ns. A crossed slice ends where the later slice begins."""
+    """End in ns. If two slices overlap without nesting, the earlier slice ends where the later slice begins."""
     own: Ints
-    """Time outside its children, in ns. Own times sum to the union of the slices."""
+    """Time of the slice outside of nested slices, in ns. Own times sum to the union of all slices."""
 
 
 _MAX_CROSSED_PASSES: Final = 8
-"""Maximum number of slices that begin inside crossed slices, as a multiple of the thread's slices."""
+"""Crossed slices overlap a later slice without nesting. Maximum number of slices that begin inside crossed slices, per
+slice of the thread.
+"""
 
 
 _MAX_SINGLE_PARENTS: Final = 50
 
 
 def nest(thread: Column, start: Ints, end: Ints) -> Nesting:
-    """Return the nesting of slices, sorted as in a `Trace`; slices that overlap without nesting follow torch's rule.
+    """Return the nesting of slices, which are sorted as in a `Trace`.
 
-    A crossed slice ends where the crossing slice begins. A slice of zero length contains nothing.
+    If two slices overlap without nesting, the earlier slice ends where the later slice begins, as in torch. A slice of
+    zero length contains no slice.
     """
     parent = np.full(len(start), -1, np.int64)
     depth = np.zeros(len(start), np.int64)
@@ -53,7 +56,7 @@ def _nest(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _cut(start: Ints, end: Ints) -> Ints | None:
-    """Return the ends of slices, cut where the first crossing slice begins; None if many slices cross."""
+    """Return the ends of slices, or the start of the first slice that crosses this end; None if many slices cross."""
     last = np.searchsorted(start, end, "left")
     container = np.flatnonzero(last > np.arange(1, len(start) + 1))
     after, last = container + 1, last[container]
@@ -62,7 +65,7 @@ def _cut(start: Ints, end: Ints) -> Ints | None:
     if width.sum() > _MAX_CROSSED_PASSES * len(start):
         return None
     row = container[crossed]
-    # the slices that begin in each crossed slice; the first longer slice crosses it
+    # of the slices that begin in a crossed slice, the first with a later end crosses it
     group_start = np.cumsum(width) - width
     inner = np.arange(int(width.sum())) + np.repeat(after - group_start, width)
     outlasting = np.flatnonzero(end[inner] > np.repeat(end[row], width))
@@ -77,7 +80,7 @@ def _nest_thread(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:
     depth = np.cumsum(long) - long - _count_ended(end[long], start)
     by_depth = np.argsort(_narrow(depth), kind="stable")
     level = depth[by_depth] * count
-    # A slice deeper than its predecessor is its child; otherwise its parent is that of the last slice of equal depth.
+    # A slice deeper than its predecessor is the child of this; others have the parent of the last slice of equal depth.
     first = np.zeros(count, np.int64)
     first[1:] = np.where(depth[1:] > depth[:-1], np.arange(1, count), 0)
     parent = np.empty(count, np.int64)
@@ -124,7 +127,7 @@ def outermost(parent: Ints) -> Ints:
 
 
 def inherited(parent: Ints, own: Ints) -> Ints:
-    """Return the value of each entry, or of its nearest ancestor with a value (not -1)."""
+    """Replace each value -1 by the value of the nearest ancestor that has another value."""
     if not (own >= 0).any():
         return np.full(len(own), -1, np.int64)
     count = len(own)
@@ -151,7 +154,7 @@ def nearest(parent: Ints, entry: Ints, is_selected: Flags) -> Ints:
 
 
 def last_begun(thread: Column, start: Ints, query_thread: Column, time: Ints) -> Ints:
-    """Return, for each thread and time of a query, the last slice that starts by then, or -1.
+    """Return the last slice that starts on each queried thread at or before the queried time, or -1.
 
     ``thread`` and ``start`` of the slices are sorted as in a `Trace`.
     """
@@ -168,7 +171,7 @@ def last_begun(thread: Column, start: Ints, query_thread: Column, time: Ints) ->
 
 
 def still_open(nesting: Nesting, entry: Ints, time: Ints) -> Ints:
-    """Return each entry if it is open at the time, else its nearest open ancestor, or -1."""
+    """Replace each entry that ended before its ``time`` by the nearest ancestor that is still open, or -1."""
     holder: Ints = entry.copy()
     ended = np.flatnonzero((holder >= 0) & (nesting.end[holder] < time)) if len(nesting.end) else holder[:0]
     for _ in range(_MAX_SINGLE_PARENTS):

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class Spans(NamedTuple):
-    """Intervals of one thread with their part of the step, sorted by start, the longest first."""
+    """Intervals of one thread, each with its part of the step, sorted by start.
+
+    Among equal starts, the longest interval is first.
+    """
 
     start: Ints
     end: Ints
@@ -61,7 +64,7 @@ def from_moments(moments: Mapping[str, Intervals]) -> Spans:
 def layered(layers: tuple[Spans, ...], parts: tuple[str, ...]) -> dict[str, Intervals]:
     """Return the intervals of each part of a step.
 
-    At each time, the first of ``layers`` with an open interval decides.
+    If intervals of several ``layers`` overlap, the first layer decides the part.
     """
     by_part = dict.fromkeys(parts, intervals.nothing())
     assigned = intervals.nothing()

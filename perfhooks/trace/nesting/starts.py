@@ -29,11 +29,12 @@ CHOOSING: Final = "trying convolution algorithms"
 
 @cached_per_trace
 def by_kind(trace: Trace) -> dict[str, Intervals]:
-    """Return the intervals of each kind of one-time work in a trace; kinds may overlap.
+    """Return the intervals of each kind of one-time work; intervals of two kinds may overlap.
 
-    ``compiling`` and ``capturing graphs`` are ranges of TorchDynamo or graph captures. ``trying convolution
-    algorithms`` are convolutions that time kernels with events (cuDNN, MIOpen). ``loading kernels`` are calls that load
-    modules, long runtime calls before the first run of a kernel, and records of the driver.
+    * ``compiling``: ranges of TorchDynamo
+    * ``capturing graphs``: captures of CUDA graphs
+    * ``trying convolution algorithms``: convolutions in which cuDNN or MIOpen times kernels
+    * ``loading kernels``: calls and driver records that load modules, and long calls before a kernel's first run
     """
     moments_of = {
         COMPILING: _range_intervals(trace, ranges.COMPILING),
@@ -45,7 +46,7 @@ def by_kind(trace: Trace) -> dict[str, Intervals]:
 
 
 def is_first(trace: Trace, rows: Ints) -> Flags:
-    """Return which slices began during the first tenth of the launches, in which cuDNN loads and allocates memory."""
+    """Return which slices began during the first 10% of the launches, while libraries such as cuDNN still load."""
     launches = np.sort(trace.start[device.launch_calls(trace)])
     if not len(launches):
         return np.zeros(len(rows), np.bool_)
@@ -63,11 +64,7 @@ def _loading_intervals(trace: Trace) -> Intervals:
 
 
 def _preparing_calls(trace: Trace) -> Ints:
-    """Return the long runtime calls before the first run of a kernel, while the device was idle.
-
-    Excluded are calls that take as long before later runs of the kernel, calls that wait for the device, and calls that
-    have device work.
-    """
+    """Return the long runtime calls before the first run of a kernel, while the device was idle."""
     calls = trace.rows(Kind.RUNTIME)
     unknown = np.append(missing_work.unknown(trace).wall, False)
     calls = calls[~unknown[step_marks.step_of(step_marks.find(trace), trace.start[calls])]]

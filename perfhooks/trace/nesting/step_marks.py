@@ -25,7 +25,7 @@ class MarkedSteps(NamedTuple):
 
 @cached_per_trace
 def find(trace: Trace) -> MarkedSteps:
-    """Return the marked steps, or one step for the whole trace without marks."""
+    """Return the steps of the ``ProfilerStep`` marks; in a trace without marks, the whole trace as one step."""
     marks = trace.named(Kind.ANNOTATION, prefix=labels.STEP_MARK)
     numbers = {row: _parse_number(trace.names[trace.name[row]]) for row in marks.tolist()}
     marks = marks[[numbers[row] is not None for row in marks.tolist()]] if len(marks) else marks
@@ -45,7 +45,8 @@ def _parse_number(mark: str) -> int | None:
 def _single_step(trace: Trace) -> MarkedSteps:
     """Return one step over the whole trace, on the thread with most host slices.
 
-    Slices inside autograd nodes do not count: autograd's thread often has more operators than the loop.
+    Slices inside autograd nodes are not counted, because autograd's thread may have more operators than the thread of
+    the training loop.
     """
     calls = trace.rows(*HOST)
     rows = trace.rows(*HOST, *DEVICE_WORK) if device.clocks(trace).agree else calls
@@ -61,7 +62,7 @@ def _single_step(trace: Trace) -> MarkedSteps:
 
 
 def step_of(steps: MarkedSteps, time: Ints) -> Ints:
-    """Return the step that contains each time, or -1; the later one if two overlap."""
+    """Return the index of the step that contains each time, or -1; of overlapping steps, the later one."""
     if not len(steps.start):
         return np.full(len(time), -1, np.int64)
     index = np.searchsorted(steps.start, time, "right") - 1

@@ -1,4 +1,4 @@
-"""Separates validation from training, because the same fetches and copies occur in both."""
+"""Separation of validation from training. Fetches and copies occur in both."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from perfhooks.core import labels
 
 _CALLS: Final = (labels.FORWARD, labels.VALIDATION)
 LOSS: Final = "loss"
-"""Name of a loss operator in the list of parts, although it is no part of the step."""
+"""Marks a loss operator in the argument ``parts`` of `classify`."""
 WRITTEN: Final = -1
-"""Value in ``groups`` for labels of the user, whose parts are never corrected."""
+"""Marks a label of the user in the argument ``groups`` of `classify`, which keeps the part of such labels."""
 
 
 def classify(parts: list[str], groups: list[int]) -> list[str]:
-    """Return the corrected parts of one thread's marks, given in order of their starts.
+    """Return the corrected part (training or validation) of each slice of one thread, sorted by start.
 
-    * A call in evaluation mode without gradients is a validation if no backward pass follows, and if it uses a batch of
-      a loader or has a loss. Any other call (a teacher, a rollout) belongs to the forward pass.
-    * A fetch or a copy belongs to the following call. The last fetch of a validation has no batch, so another fetch
-      follows it: the first fetch after the last call belongs to the validation.
+    * A model call in evaluation mode without gradients is a validation if no backward pass follows, and if the call
+      uses a batch of a loader or computes a loss. Other calls (a teacher, a rollout) belong to the forward pass.
+    * A fetch or a copy belongs to the following model call. The last fetch of a validation returns no batch: if two
+      fetches follow the last model call of a validation, the first fetch belongs to the validation.
     """
     corrected = _demote_inference_calls(parts, groups)
     following: str | None = None

@@ -1,4 +1,4 @@
-"""Copies whose calls block the host although they are named asynchronous."""
+"""Copy calls that block the host although their names say asynchronous."""
 
 from __future__ import annotations
 
@@ -26,18 +26,11 @@ class BlockingCopies(NamedTuple):
 
 @cached_per_trace
 def blocking(trace: Trace) -> BlockingCopies:
-    """Return the copies whose calls blocked the host until the device reached them.
+    """Return the copies whose calls blocked the host until the device began the copy.
 
-    CUDA copies pageable memory through a buffer, so even ``cudaMemcpyAsync`` waits for it ("API synchronization
-    behavior" in CUDA's manual). A call blocked if its memory is not known to be pinned and the copy began before it
-    returned::
-
-        host    |---- cudaMemcpyAsync -----|          pageable: the host waits
-                 own|~~~~~~ held ~~~~~~~~~~|
-        device  |---- earlier work ---||copy|
-
-        host    |call|                                pinned: the call returns, and the copy comes later
-        device  |---- earlier work ---||copy|
+    CUDA copies pageable memory through a buffer, so even ``cudaMemcpyAsync`` blocks the host ("API synchronization
+    behavior" in CUDA's manual). A call counts as blocking if the memory may be pageable and the copy began before the
+    call returned.
     """
     work, calls = trace.device_rows, trace.calls
     copies_with_call = np.flatnonzero((trace.kind[work] == Kind.COPY) & (calls >= 0))
@@ -52,7 +45,7 @@ def blocking(trace: Trace) -> BlockingCopies:
 
 
 def copy_kinds(trace: Trace, rows: Ints) -> dict[str, list[str | None]]:
-    """Return the direction of each copy (``HtoD``) and its memory kinds, as ``kind``, ``source`` and ``target``."""
+    """Return ``kind`` (for example ``HtoD``), and the memory kinds ``source`` and ``target``, of each copy."""
     parts: dict[int, tuple[str | None, ...]] = {}
     for name in intervals.distinct(trace.name[rows]).tolist():
         match = device_work.COPY.search(device_work.LONG_COPY.sub(r"\1to\2", trace.names[name]))
@@ -69,7 +62,7 @@ def _may_block(trace: Trace, rows: Ints) -> Flags:
 
 
 def _call_cost(trace: Trace) -> int:
-    """Return the median duration of copy calls (or else launches) that return before their work begins, in ns."""
+    """Return the median time in ns of copy calls, or else launches, that return before their device work begins."""
     has_call = trace.calls >= 0
     work, calls = trace.device_rows[has_call], trace.calls[has_call]
     is_early = trace.start[work] >= trace.end[calls]

@@ -1,4 +1,4 @@
-"""Structs of event arguments for each kind. A struct has only the arguments that a table needs."""
+"""Structs for the arguments of each kind of event, with only the arguments that tables need."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Work(Owned, gc=False):
 
 
 class Copy(Work, gc=False):
-    """Arguments of a copy, including its kind: cuspy names all copies ``Memcpy``."""
+    """Arguments of a copy. The kinds are names in Kineto, but arguments in cuspy, the second recorder of torch."""
 
     copy_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="copy kind")
     source_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="src kind")
@@ -112,7 +112,7 @@ class Allocation(Arguments, gc=False):
 
 
 FIRST_OF_COLLECTIVES: Final = "collective"
-"""Argument of every event that has arguments of collectives."""
+"""First field about collectives. If all events of a chunk lack this field, the following fields are not read."""
 
 
 def _collective(base: type[Arguments]) -> type[Arguments]:
@@ -155,7 +155,7 @@ VARIANTS: Final[dict[Kind, tuple[MarkedStruct, ...]]] = {
         for kind, fields in zip(DEVICE_WORK, _WORK, strict=True)
     },
 }
-"""Structs of arguments for each kind, the largest first. Decoding time depends on the number of fields."""
+"""Structs of arguments for each kind of slice, the largest first. Fewer fields are decoded faster."""
 STRIDED: Final[dict[Kind, tuple[MarkedStruct, ...]]] = VARIANTS | {
     Kind.OP: (
         MarkedStruct(_COLLECTIVE, _collective(StridedOperator)),
@@ -180,7 +180,10 @@ def fields(struct: type[Arguments]) -> tuple[Field, ...]:
 
 
 def parsed(texts: Sequence[msgspec.Raw], variants: Sequence[MarkedStruct]) -> Sequence[Arguments]:
-    """Decode JSON with the first struct whose mark it contains. Arguments of a wrong type count as absent."""
+    """Decode JSON texts with the first struct whose mark occurs in one of the texts.
+
+    Arguments of a wrong type count as absent.
+    """
     array = b"".join((b"[", b",".join(texts), b"]"))
     struct = next(fields for mark, fields in variants if mark in array)
     try:

@@ -1,4 +1,4 @@
-"""Slices that a file writes as two events: one at their beginning (``B``), one at their end (``E``)."""
+"""Slices that a file writes as two events, one at the beginning (``B``) and one at the end (``E``)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class BeginEnd:
         self._events.append((time, event))
 
     def paired(self) -> tuple[list[Event], Ints, Flags]:
-        """Return the slices in the form of `Columns.add`. Slices without an end have no length.
+        """Return the slices as arguments of `Columns.add`. Slices without an end event have the duration NaN.
 
-        An end closes the innermost open slice of its thread, with its name if it has one.
+        An end event closes the innermost open slice of its thread, or of the same name if the event has a name.
         """
         stacks: dict[tuple[int | str, int | str], list[tuple[int, Event]]] = {}
         slices: list[tuple[int, Event]] = []

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.events import Event
 
 _LONGEST_NAME: Final = 8192
-"""Maximum letters of a name; longer names are shortened. The longest recorded name, of a template kernel, has 5,123."""
+"""Maximum letters of a name. The longest recorded name, of a template kernel, has 5,123 letters."""
 
 _LABEL: Final = re.compile(ranges.NOT_OPERATORS)
 _CALL: Final = re.compile(runtime_calls.RUNTIME)
@@ -143,7 +143,7 @@ class Columns:
             kind = Kind(origin.kind) if origin.role == _Role.SLICE else None
             new = Category(frozenset([first.ph]), kind, origin.role == _Role.INSTANT)
             old = self.categories.setdefault(first.cat, new)
-            if old[1:] == new[1:]:  # the first event decides what the category is; others that differ are odd
+            if old[1:] == new[1:]:  # the first event decides the kind of the category
                 self.categories[first.cat] = new._replace(phases=old.phases | new.phases)
         return origin
 

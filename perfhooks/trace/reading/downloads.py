@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SILENCE_S: Final = 30.0
 """Maximum wait for a server, and the period over which its speed is measured."""
 _SLOWEST: Final = 1000
-"""Minimum bytes per second. A slower server would keep the command busy without end."""
+"""Minimum bytes per second of a download, so that every download ends."""
 
 
 class DownloadLimits(Callback):  # type: ignore[misc]  # fsspec ships no types
@@ -92,7 +92,7 @@ def download(system: Any, targets: Mapping[str, Path]) -> None:
 
 
 def opened(url: str) -> IO[bytes]:
-    """Open a local copy of a URL, which is deleted when it is closed."""
+    """Open a local copy of a URL. Closing the file deletes the copy."""
     system, path = located(url)
     with tempfile.TemporaryDirectory(prefix="perfhooks-") as folder:
         local = Path(folder) / "content"
@@ -101,7 +101,10 @@ def opened(url: str) -> IO[bytes]:
 
 
 def located(url: str) -> tuple[Any, str]:
-    """Return the file system and path of a URL. Limits of size and speed replace aiohttp's five minutes per file."""
+    """Return the file system and path of a URL.
+
+    Limits of size and speed replace aiohttp's limit of five minutes per file.
+    """
     options = {}
     if url.startswith(("http://", "https://")):
         options = {"client_kwargs": _client_options()}

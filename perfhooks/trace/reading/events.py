@@ -17,7 +17,7 @@ _LITERAL_BACKSLASH: Final = re.compile(r'\\(?!")')
 
 
 class Event(msgspec.Struct, gc=False):
-    """``ts`` and ``dur`` are in microseconds. Arguments are raw JSON."""
+    """A trace event. ``ts`` and ``dur`` are in microseconds; ``args`` is raw JSON."""
 
     ph: str = ""
     cat: str = ""
@@ -31,7 +31,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class PlainEvent(Event, gc=False):
-    """An event whose times fit a double to the nanosecond."""
+    """An event whose times are exact to a nanosecond as doubles."""
 
     ts: float = math.nan
 
@@ -52,7 +52,7 @@ def decode_object(text: bytes) -> dict[str, Any] | None:
 
 
 def decode_value(text: bytes) -> Any:
-    """Return any JSON value after repairs of Kineto's defects. If it is still no JSON, return the text."""
+    """Decode a JSON value after repairs of Kineto's defects. If the repaired text is no JSON, return the text."""
     try:
         value = msgspec.json.decode(text)
         return _portable(value) if _LARGE.search(text) else value
@@ -63,7 +63,7 @@ def decode_value(text: bytes) -> Any:
 
 def decode_end(text: bytes) -> dict[str, msgspec.Raw] | None:
     """Return the last events of a file as ``traceEvents``, and the keys after them; None if the text is truncated."""
-    for closing in (b"", b"}"):  # the second text fits files that are a list
+    for closing in (b"", b"}"):  # files that are a list need the closing brace
         try:
             keys = msgspec.json.decode(b'{"traceEvents":[' + text + closing, type=dict[str, msgspec.Raw])
         except MALFORMED:
@@ -73,7 +73,7 @@ def decode_end(text: bytes) -> dict[str, msgspec.Raw] | None:
 
 
 def salvage(text: bytes) -> tuple[list[Event], int, bytes]:
-    """Return the valid events, the number of lost events, and the text from the end of the list on."""
+    """Return the valid events, the number of lost events, and the text that begins at the end of the list."""
     events: list[Event] = []
     lost = 0
     for _ in range(8):

@@ -29,7 +29,7 @@ _ARCHIVES: Final = {
 
 
 def archive(head: bytes | bytearray) -> str | None:
-    """Return the format of an archive that is not gzip."""
+    """Return the format of an archive other than gzip, or None."""
     return next((name for magic, name in _ARCHIVES.items() if head.startswith(magic)), None)
 
 

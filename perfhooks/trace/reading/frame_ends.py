@@ -19,10 +19,10 @@ CLOSED: Final = "closed"
 
 
 def close(trace: Trace) -> None:
-    """Correct the end of each frame that was never closed, and add one of `Trace.doubts`.
+    """Correct the end of each frame whose end was lost, and add one of `Trace.doubts`.
 
-    Each frame has the number of its caller. A frame ends before the next frame of its caller begins, and not after its
-    caller. Call this before tables are computed.
+    Traces contain the number of the caller of each frame. A frame ends before the next frame of the same caller begins,
+    and not after the caller. Call this function before tables are computed.
     """
     _, numbers = trace.sparse(FRAME)
     rows = trace.rows(Kind.PYTHON)

@@ -1,4 +1,4 @@
-"""Conversion of traces of torch's new recorder cuspy (torch 2.15) to Kineto's form, so that no table depends on it.
+"""Conversion of traces of cuspy, the second recorder of torch (since torch 2.15), to Kineto's form.
 
 Sources: ``torch/profiler/_cuspy/trace.py`` of torch 2.15, and ``ActivityStrings.cpp`` for Kineto's names.
 """
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 COPY: Final = "Memcpy"
 SET: Final = "Memset"
 CALLS: Final = frozenset({"cuda_runtime", "cuda_driver"})
-"""Categories of runtime calls whose events get external ids. Cuspy supports only CUDA."""
+"""Categories of CUDA calls whose events get external ids. cuspy, the second recorder of torch, supports only CUDA."""
 KINDS: Final = ("copy_kind", "source_kind", "target_kind", "memory_kind")
-"""Arguments that contain the number of a kind, for which Kineto writes a name."""
+"""Arguments with a number for the kind of a copy or memory. Kineto writes a name instead."""
 _DIRECTIONS: Final = {9: WITHIN_HOST}
 _MEMORIES: Final = dict(
     enumerate(("unknown", "pageable", "pinned", "device", "array", "managed", "device_static", "managed_static"))
@@ -77,7 +77,7 @@ def to_streams(
 ) -> None:
     """Move work of CUDA graphs to the stream on which it ran.
 
-    With ``graph_lanes="all"``, torch writes all replays on a few lanes, where work of several streams overlaps.
+    If ``graph_lanes="all"`` is set, cuspy writes all replays on a few lanes, where work of several streams overlaps.
     """
     if "original_stream" not in arguments:
         return
@@ -91,7 +91,7 @@ def to_streams(
 
 
 def number_launches(columns: Mapping[str, Column], arguments: dict[str, tuple[Ints, Column]]) -> None:
-    """Add external ids. A launch gets the id of the operator around it, and device work the id of its launch.
+    """Add external ids: a launch gets the id of the operator around the launch, and device work that of its launch.
 
     Ids are added only if the trace has no ids, or wrong ids (torch before 2.1). In seven traces with external ids, this
     rule produces the ids of all device work and of 25,597 of 25,598 calls.

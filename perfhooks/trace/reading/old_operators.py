@@ -37,7 +37,7 @@ def rename_nodes(columns: Mapping[str, Column], category: int, names: Mapping[st
 def number_nodes(
     columns: Mapping[str, Column], names: Sequence[str], arguments: dict[str, tuple[Ints, Column]]
 ) -> None:
-    """Give each node and its operator a common sequence number, in sorted columns."""
+    """Give each autograd node and its forward operator the same sequence number, in sorted columns."""
     stems = [_stem(name) for name in names]
     is_node = np.array([name.startswith(ranges.NODE) for name in names], np.bool_)
     node_stems = {stem for stem, node in zip(stems, is_node.tolist(), strict=True) if node} - {""}

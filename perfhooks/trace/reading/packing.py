@@ -49,7 +49,7 @@ def copy_stream(source: IO[bytes], target: IO[bytes], *, compress: bool) -> None
 
 
 def copy_with_names(source: IO[bytes], target: IO[bytes], *, compress: bool) -> None:
-    """Copy a plain trace with decoded names. A compressed file is copied unchanged."""
+    """Copy a trace with decoded non-ASCII names. A compressed file is copied unchanged."""
     try:
         with mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as text:
             has_escapes = text.find(ESCAPE.encode()) >= 0

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 _CHUNK: Final = BLOCK
 _LOOKAHEAD: Final = 4096
-"""Bytes after a chunk that decide whether its last event ends the list."""
+"""Bytes after a chunk that decide whether the list of events ends with the chunk."""
 _PATIENCE: Final = 16
 """Chunks without an event boundary after which a more general boundary pattern is used."""
 _LEARNING: Final = 4
-"""Number of chunks after which events are decoded with a struct for their category. By then, nearly all categories of a
-file have occurred.
+"""Number of chunks after which each category has a struct for fast decoding. By then, nearly all categories of a file
+have occurred.
 """
 
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[')
@@ -44,7 +44,7 @@ _COMPACT_BOUNDARY: Final = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|name|cat|ts|pid
 _FIRST_KEY: Final = re.compile(rb'\s*\{\s*("(?:ph|name|cat|ts|pid|tid|dur|args|id|s)")\s*:')
 _EVENT_AHEAD: Final = re.compile(rb'\}\s*,\s*\{[^{}\[\]]*"ph"\s*:')
 _PERFETTO: Final = b"\n"
-"""First byte of a Perfetto trace in protobuf. JSON text may begin with it too, but contains no zero byte."""
+"""First byte of a Perfetto trace in protobuf. JSON text may also begin with this byte, but contains no zero byte."""
 _TEXT_TIME: Final = re.compile(rb'"ts"\s*:\s*"')
 _FRACTION: Final = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d')
 _TIME: Final = attrgetter("ts")
@@ -60,12 +60,12 @@ def read(
     """Read a trace of Kineto, or of another recorder in Chrome's format.
 
     If a file is truncated or partly damaged, the trace contains all complete events, and `Trace.doubts` describes the
-    damage. An archive that exceeds its limit is read up to the limit.
+    damage. An archive that exceeds the size limit is read up to the limit.
 
     Args:
         path: A ``.json`` or ``.json.gz`` file, or a URL that fsspec opens.
-        communication: Parts of kernel names, for example ``"mine|other"``. Kernels with one of them in their name count
-            as communication, like kernels of known libraries (`perfhooks.trace.names.communication.LIBRARIES`).
+        communication: Parts of kernel names, for example ``"mine|other"``. Kernels whose names contain one of these
+        parts count as communication, like kernels of known libraries (`perfhooks.trace.names.communication.LIBRARIES`).
         max_unpacked_mb: Maximum size of an unpacked archive in megabytes. The default is the environment variable
             ``PERFHOOKS_MAX_UNPACKED_MB``, else the larger of 268 and 100 times the size of the archive.
         strides: Also read the strides of operator inputs. No table needs strides.

@@ -25,7 +25,10 @@ def restore(
     names: MutableMapping[str, int],
     metadata: Mapping[str, Any],
 ) -> None:
-    """Undo `perfhooks.trace.writing.repair`, and name frames that Kineto calls ``unknown``. Events have file order."""
+    """Undo `perfhooks.trace.writing.repair`, and name frames that Kineto calls ``unknown``.
+
+    Slices must have file order.
+    """
     for argument, column, sign in (("moved_start", "start", -1), ("moved_end", "end", 1)):
         if argument in arguments:
             rows, distance = arguments.pop(argument)

@@ -25,10 +25,10 @@ LONGEST: Final = 16 << 20
 """Maximum bytes of one event. A collective that lists 100,000 ranks has less than 1 MB."""
 
 RATIO: Final = 100
-"""Default limit of the decompressed size, as a multiple of the archive. Recorded traces have ratios of 10 to 23."""
+"""Maximum ratio of the decompressed size to the archive by default. Recorded traces have ratios of 10 to 23."""
 
 OBJECTS: Final = 0.5
-"""Maximum objects (events, arguments) per byte of an archive. Recorded traces have 0.03 to 0.13."""
+"""Maximum objects (events, arguments) per byte of an archive. Recorded traces have 0.03 to 0.13 per byte."""
 OBJECTS_FLOOR: Final = 1 << 20
 
 _PACKED_BLOCK: Final = 1 << 16
@@ -72,8 +72,8 @@ def downloads() -> ModuleType:
 def blocks(file: IO[bytes], max_unpacked_mb: float | None = None) -> Iterator[bytes]:
     """Yield the blocks of a file, decompressed if it is gzip with any number of members.
 
-    ``max_unpacked_mb`` (10^6 bytes) is by default `MAX_UNPACKED_MB`, else `RATIO` times the archive, at least `FLOOR`.
-    Raises TornArchiveError after all valid blocks.
+    ``max_unpacked_mb`` (10^6 bytes) is by default the variable `MAX_UNPACKED_MB`, else `RATIO` times the size of the
+    archive, but at least `FLOOR` bytes. Raises TornArchiveError after all valid blocks.
     """
     limit = _limit_bytes(max_unpacked_mb)
     start = file.read(_PACKED_BLOCK).removeprefix(codecs.BOM_UTF8)

@@ -26,7 +26,7 @@ def lengths(micros: Floats) -> tuple[Ints, Flags]:
 def nanoseconds(values: Sequence[float] | Floats) -> tuple[Ints, Flags]:
     """Return microseconds as ns, and which of them are valid times.
 
-    A double represents time stamps to half a nanosecond, but not their product with 1000.
+    A double represents time stamps in microseconds to half a nanosecond, but not the same times in nanoseconds.
     """
     micros = np.asarray(values, np.float64)
     good = np.abs(micros) < MAX_TIME_US
@@ -36,7 +36,7 @@ def nanoseconds(values: Sequence[float] | Floats) -> tuple[Ints, Flags]:
 
 
 def exact_nanoseconds(values: Iterable[float | Decimal]) -> tuple[Ints, Flags]:
-    """Convert microseconds exactly. This is slow."""
+    """Convert microseconds exactly, but slowly."""
     nanos = list(map(_exact, values))
     good = np.array([value is not None for value in nanos], np.bool_)
     return np.array([value or 0 for value in nanos], np.int64), good

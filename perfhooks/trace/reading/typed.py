@@ -1,6 +1,6 @@
-"""Typed decoding of events. The first chunks of a file show its categories.
+"""Fast decoding of events: the category (``cat``) selects a struct of a tagged union of msgspec.
 
-The category (``cat``) selects a struct of a tagged union of msgspec.
+The first chunks of a file show which categories occur.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.events import Event
 
 _MOST: Final = 64
-"""Maximum categories of a file for typed decoding, because each takes time. Kineto has about 30."""
+"""Maximum categories of a file for typed decoding, because each category takes time. Kineto has about 30."""
 _INDEX: Final = re.compile(r"\$\[(\d+)\]")
 
 _Fields = list[tuple[str, Any, Any]]
@@ -39,7 +39,7 @@ class OddEventError(Exception):
     def __init__(self, index: int | None) -> None:
         super().__init__(index)
         self.index = index
-        """Index of the odd event in the list; None if it is unknown."""
+        """Index of the event that differs from its category; None if unknown."""
 
 
 class TypedEvents:
@@ -49,18 +49,18 @@ class TypedEvents:
         self._decoders: dict[bool, msgspec.json.Decoder[Any]] = {}
 
     def learn(self, categories: Mapping[str, Category]) -> None:
-        """Learn the categories of events.
+        """Set the categories of events.
 
-        Events that differ from the first event of their category are odd: they need the slower decoder.
+        An event that differs from the first event of its category is odd: it needs the slower decoder.
         """
         if categories != self._categories and len(categories) <= _MOST:
             self._categories = dict(categories)
             self._decoders.clear()
 
     def decode(self, text: bytes, *, exact: bool) -> Sequence[Event]:
-        """Decode a list of events; raises OddEventError for an event that is unlike its category.
+        """Decode a list of events; raises OddEventError for an event that differs from its category.
 
-        With ``exact``, times are decimals.
+        If ``exact`` is set, times are decimals.
         """
         if not self._categories:
             raise OddEventError(None)

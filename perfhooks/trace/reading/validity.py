@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 WITHOUT_TIME: Final = "records-without-time"
 WITHOUT_LENGTH: Final = "records-without-length"
 _MICROSECOND_NS: Final = 1000
-"""Maximum distance in ns of a missing time from 0. Some recorders round times to whole microseconds."""
+"""Maximum absolute time in ns that means unknown. Some recorders round times to whole microseconds."""
 
 
 class Validity:
@@ -32,10 +32,10 @@ class Validity:
         return good
 
     def timed(self, start: Ints, end: Ints, kind: Column, base: int) -> Flags:
-        """Return which slices have a real time, and count the other slices by kind.
+        """Return which slices have a valid time, and count the other slices by kind.
 
         If the device never reported a time, Kineto writes 0, the negative of ``base``, or one negative number for all
-        slices. Negative times that differ come from another clock, so they are real.
+        slices. Different negative times come from another clock, so these times are valid.
         """
         negative = start[start < 0]
         is_single = len(negative) > 0 and int(negative.min()) == int(negative.max())

@@ -40,7 +40,6 @@ _SCHEMA: Final = {
 class _Calls(NamedTuple):
     row: Ints
     category: Column
-    """Category of the name of a call, else of the innermost parent's name that has a category, else `OTHER`."""
     counts: Flags
     own: Ints
 
@@ -54,13 +53,13 @@ class _WorkTimes(NamedTuple):
 def table(trace: Trace) -> pl.DataFrame:
     """Return the time of each kind of work: one row for each of `CATEGORIES` in the trace, most time first.
 
-    Each device work and each operator without nested operators is in one row, by the first matching rule:
+    The first matching rule decides the category of device work. Operators follow the same rules with their own time:
 
-    1. ``communication`` and ``copies`` (with memsets): by its class in the table of kernels;
-    2. ``attention``: if an operator of that name is around its launch;
-    3. ``optimizer``: if it was launched in that part of its thread (`perfhooks.trace.nesting.parts`);
-    4. by the innermost operator around its launch with a known kind, for an autograd node by its forward operator;
-    5. by its own name, otherwise ``other``.
+    1. ``communication`` and ``copies`` (with memsets): class of the work in the table of kernels;
+    2. ``attention``: an attention operator is around the launch;
+    3. ``optimizer``: the launch is in the optimizer part of its thread (`perfhooks.trace.nesting.parts`);
+    4. category of the innermost operator around the launch, or of the forward operator of an autograd node;
+    5. category of the kernel name, or ``other``.
     """
     on_device = _device_costs(trace)
     host, is_operator = _host_costs(trace)
@@ -90,7 +89,7 @@ def of_work(trace: Trace) -> Column:
     host = calls(trace)
     by_row[host.row] = host.category
     category = by_row[owner]
-    # communication operators also copy into buckets and wait
+    # communication operators also launch kernels that copy into buckets
     unknown = (category == OTHER) | (category == COMMUNICATION)
     kernels = intervals.distinct(trace.name[work[unknown]])
     by_name = np.full(len(trace.names) + 1, OTHER, np.int8)

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
 
 SEVERITIES: Final = ("error", "warning", "info")
-"""Severities in descending order: numbers are wrong or missing; numbers may be wrong; useful to know."""
+"""``error``: numbers are wrong or missing; ``warning``: numbers may be wrong; ``info``: useful to know."""
 
 _MIN_WARNING_RATIO: Final = 0.05
-"""Minimum share of the step time for a warning about recorder overhead. Step times vary by half of this anyway."""
+"""Minimum recorder overhead for a warning, as a fraction of the step time."""
 
 _COUNTS: Final = re.compile(
     r"(Out-of-range|Invalid ext correlations|CPU GPU out-of-order|CUPTI stopped early\?) = (\d{1,18})"
@@ -47,12 +47,12 @@ class Check(NamedTuple):
 
 
 def table(trace: Trace) -> pl.DataFrame:
-    """List the problems of a trace, the gravest first; a sound trace has no rows.
+    """List the problems of a trace, by descending severity; a trace without problems has no rows.
 
     ``severity`` is one of `SEVERITIES`, ``count`` the number of occurrences, ``text`` the evidence, ``first`` the first
     occurrence.
 
-    ``docs/traces.md`` explains each name.
+    ``docs/traces.md`` explains each ``name``.
     """
     checks = [check for examine in _EXAMINATIONS for check in examine(trace)]
     checks.sort(key=lambda check: SEVERITIES.index(check.severity))
@@ -128,10 +128,6 @@ def _check_counters(trace: Trace) -> Iterator[Check]:
 
 
 def _counter_ranges(trace: Trace) -> Ints:
-    """Return the ranges of CUPTI's range profiler.
-
-    The length of each range is only the total divided by the number of ranges.
-    """
     named = np.array([*(name == _RANGES for name in trace.categories), False])
     return np.flatnonzero(named[trace.category])
 
@@ -315,8 +311,7 @@ def _time_and_ratio(trace: Trace, rows: Ints, window: intervals.Intervals) -> tu
 
 
 _SAMPLED: Final = re.compile(r"^(?:SM Active|DRAM BW|HBM (?:BW|Read|Write)|NVLink [RT]X|PCIe)(?: \(%\))?$|\w__\w")
-"""Counters that CUPTI samples inside the device, by torch's names (``_PM_METRIC_LABELS`` of torch 2.14) or CUPTI's
-own."""
+"""Counters that CUPTI samples inside the device, with names of torch (``_PM_METRIC_LABELS`` of torch 2.14) or CUPTI."""
 
 
 def _check_locked(trace: Trace) -> Iterator[Check]:

@@ -39,25 +39,24 @@ class _Sources(NamedTuple):
     """Slice that determines the duration: a kernel or a host range."""
     record: Ints
     label: Ints
-    """Range that torch's backend writes around the collective."""
 
 
 def table(trace: Trace) -> pl.DataFrame:
     """List the collectives, earliest first: a row for each communication kernel, or for a host range without kernels.
 
-    Ranges of gloo, MPI and UCC are the collective itself. Host ranges of other backends only launch the collective, and
-    are rows only if no device was traced. ``duration_ms`` is null if the range was open at the end of the recording.
-    ``bytes`` is the larger of the input and the output of one rank. ``exposed_ms`` is the time in which no device of
-    the process computed.
+    Host ranges of gloo, MPI and UCC run the collective. Host ranges of other backends only launch it, and are listed
+    only if no device was traced. ``duration_ms`` is null if the range was open at the end of the recording. ``bytes``
+    is the larger of the input and the output of one rank. ``exposed_ms`` is the time of the collective in which no
+    device of the process computed.
 
-    With S bytes, n ranks and the duration t, by https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md, in
-    10^9 bytes per second:
+    Bandwidths for S bytes, n ranks and the duration t, in 10^9 bytes per second, by
+    https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md:
 
     * ``algorithm_gb_per_s`` = S / t
     * ``bus_gb_per_s`` = S / t x 2(n-1)/n for all_reduce; x (n-1)/n for all_gather, reduce_scatter, all_to_all, gather
       and scatter; x 1 for broadcast, reduce, send and recv.
 
-    t includes the wait for other ranks, so both are lower bounds.
+    The duration t includes the wait for other ranks, so both bandwidths are lower bounds.
     """
     sources = _find_sources(trace)
     rows = sources.row
@@ -82,7 +81,7 @@ def table(trace: Trace) -> pl.DataFrame:
 
 
 def of_window(trace: Trace) -> pl.Series:
-    """Return which rows of `table` were launched during the recording. Ranks begin to record at different times."""
+    """Return which rows of `table` were launched during the recording of this rank."""
     rows = _find_sources(trace).row
     is_in_window = np.ones(len(rows), np.bool_)
     on_device = np.flatnonzero(trace.kind[rows] == Kind.KERNEL)
@@ -138,7 +137,7 @@ def _host_ranges(trace: Trace) -> tuple[Ints, Ints, Ints]:
     parent = nest(trace.thread[marks], trace.start[marks], trace.end[marks]).parent
     is_record = np.array([name == RECORD for name in trace.names] or [False])[trace.name[marks]]
     record, label = np.where(is_record, marks, -1), np.where(is_record, -1, marks)
-    inner = np.flatnonzero(~is_record & (parent >= 0))[::-1]  # written in reverse, so that the first of several remains
+    inner = np.flatnonzero(~is_record & (parent >= 0))[::-1]  # the first of several labels is written last
     inner = inner[is_record[parent[inner]]]
     record[inner] = marks[parent[inner]]
     label[parent[inner]] = marks[inner]
@@ -164,7 +163,7 @@ def _independent_ranges(trace: Trace, marks: Ints, label: Ints, launching: Ints)
     outer = intervals.distinct(root)
     unused = outer[~np.isin(outer, root[launching[launching >= 0]])]
     shown: Ints = unused[_runs_on_host(trace, label[unused]) | (not trace.is_device_traced)]
-    # a record may be the creation of a group, or a wait
+    # other records are the creation of a process group, or a wait
     arguments = trace.argument("collective")[marks[shown]].tolist()
     return shown[
         [label[mark] >= 0 or bool(operation(trace.text(text))) for mark, text in zip(shown, arguments, strict=True)]

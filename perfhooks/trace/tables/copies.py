@@ -29,11 +29,11 @@ _SCHEMA: Final = {
 
 
 def table(trace: Trace) -> pl.DataFrame:
-    """List the copies of the devices, earliest first: one row each.
+    """List the copies from, to and within devices, earliest first.
 
-    Memory is ``host`` if the recorder does not separate pinned from pageable memory. ``blocking``: the call always
-    waits, pageable memory blocked it (`waits.blocking`), or the operator then waited for the device. ``host_ms`` is the
-    time of the call, including the wait.
+    ``source`` or ``target`` is ``host`` if the recorder does not separate pinned from pageable memory. ``blocking`` is
+    true if the call always waits, if pageable memory blocked the call (`waits.blocking`), or if the operator waited for
+    the device after the call. ``host_ms`` is the time of the call, including the wait.
     """
     work = trace.device_rows
     copies = np.flatnonzero(trace.kind[work] == Kind.COPY)

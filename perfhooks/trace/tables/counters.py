@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _UNIT: Final = re.compile(r"\s*\(([^()]{1,12})\)$")
 
 ACTIVITY: Final = {"SM Active (%)": "SM active", "DRAM BW (%)": "DRAM", "HBM BW (%)": "DRAM"}
-"""Counters of torch's new recorder cuspy for the active part of a device, in percent, with short names."""
+"""Short names for the activity counters (percent) of cuspy, the second recorder of torch."""
 
 _SCHEMA: Final = {
     **dict.fromkeys(("counter", "unit"), pl.String),
@@ -40,12 +40,12 @@ class _Series(NamedTuple):
 
     @property
     def ends(self) -> Ints:
-        """End of validity of each sample; the last is valid for the median distance of samples."""
+        """End of the validity of each sample. The last sample is valid for the median distance between samples."""
         usual = int(np.median(np.diff(self.time))) if len(self.time) > 1 else 0
         return np.append(self.time[1:], self.time[-1] + usual)
 
     def until(self, moment: Ints) -> tuple[Floats, Floats]:
-        """Return the integral up to each time, in the unit x ns, and the covered time, in ns."""
+        """Return the integral up to each time, in counter unit x ns, and the time covered by samples, in ns."""
         # a double cannot represent ns since 1970 exactly
         ends = self.ends - self.time[0]
         edges = np.concatenate(([0], ends))
@@ -69,14 +69,10 @@ class OverTime(NamedTuple):
 def table(trace: Trace) -> pl.DataFrame:
     """Return the values of each counter during each step: one row for each counter, device and step.
 
-    A sample is valid until the next one, the last sample for the median distance::
+    A sample is valid until the next sample, and the last one for the median distance between samples.
 
-        samples    70 W        90 W   90 W
-                   |-----------|------|......|
-        step               |=========|            integral 70 W * 4 ms + 90 W * 5 ms = 0.73 J
-
-    ``mean`` is over the covered time of the step, ``covered_ms``. ``integral`` is in the unit x seconds, for power
-    in joules. ``integral`` is null if samples do not cover the step.
+    ``mean`` is the mean over ``covered_ms``, the time of the step with valid samples. ``integral`` is in counter unit x
+    seconds (joules for power), and null if samples do not cover the whole step.
     """
     marks = step_marks.find(trace)
     rows = [
@@ -91,7 +87,7 @@ def table(trace: Trace) -> pl.DataFrame:
 def by_kernel(trace: Trace) -> pl.DataFrame:
     """Return the values of each counter during each kernel, copy and memset on its device.
 
-    Values during overlapping work count for each of the kernels.
+    If kernels overlap, samples count for each of these kernels.
     """
     work = trace.device_rows
     device_of_work, rows = device.devices(trace, work), []
@@ -121,7 +117,7 @@ def by_kernel(trace: Trace) -> pl.DataFrame:
 
 
 def activity(counter_table: pl.DataFrame, steps: pl.Series) -> dict[str, float]:
-    """Return the counters (`ACTIVITY`, in percent) sampled throughout all of these steps on each sampled device."""
+    """Return the mean of each `ACTIVITY` counter in percent, if samples cover all ``steps`` on each sampled device."""
     is_in_steps = pl.col("step").fill_null(-1).is_in(steps.fill_null(-1).to_list())
     selected = counter_table.filter(pl.col("counter").is_in([*ACTIVITY]), is_in_steps)
     percentages = {}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Span(NamedTuple):
-    """Time from the first to the last device work that each step launched, in ns, one entry per step.
+    """Device times of each step, in ns, from the first to the last device work that the step launched.
 
     The fields are columns of `perfhooks.trace.tables.steps.table`.
     """
@@ -32,7 +32,7 @@ class Span(NamedTuple):
 
 @cached_per_trace
 def span(trace: Trace) -> Span:
-    """Split the time from the first to the last device work of each step."""
+    """Split the time from the first to the last device work of each step into the fields of `Span`."""
     marks, rows = step_marks.find(trace), trace.device_rows
     step = step_marks.step_of(marks, device.launch_times(trace))
     own_work = np.flatnonzero((step >= 0) & (trace.end > trace.start)[rows])
@@ -44,7 +44,7 @@ def span(trace: Trace) -> Span:
         trace.start[rows[own_work]],
         trace.end[rows[own_work]],
     )
-    # a separate range of numbers for each step, because work of several steps can overlap
+    # times are numbered separately for each step, because work of several steps can overlap
     time = intervals.distinct(start, end)
     begin, finish = (step * len(time) + np.searchsorted(time, edge) for edge in (start, end))
     kinds = (kind == device.COMPUTE, kind == device.COMMUNICATION, kind > device.COMMUNICATION)

@@ -42,21 +42,21 @@ OPERATORS, CODE, CALLS, NOTHING, LAUNCHING, FULL, LATENCY, DEPENDENCY, PENDING, 
 PLACES: Final = ("before the first work", "between", "after the last work")
 
 QUEUE: Final = ("empty", "up to 10", "more", "full")
-"""Ranges of the queue length, which is the number of launches whose work has not begun."""
+"""Ranges of the queue length: the number of launches whose device work has not begun."""
 FULL_QUEUE: Final = 1000
-"""Queue length that counts as full. CUDA's queue holds 1,024 launches; then the next call waits."""
+"""Queue length that counts as full. CUDA's queue holds 1,024 launches; further launches wait."""
 
 _PART_CAUSES: Final = (
     *((labels.DATA, DATA), (labels.VALIDATION, VALIDATION), (labels.CHECKPOINT, CHECKPOINT)),
     (labels.COMMUNICATION, RANKS),
 )
 _THREAD_CAUSES: Final = (OPERATORS, CODE, CALLS, NOTHING, LAUNCHING)
-"""Causes that garbage collection and `_PART_CAUSES` replace by more specific causes."""
+"""Causes of idle time that garbage collection and `_PART_CAUSES` replace."""
 _STREAM_WAITS: Final = "Stream Wait Event"
 
 
 class Idle(NamedTuple):
-    """Idle intervals of the steps, disjoint and sorted by time."""
+    """Idle intervals of the device during steps, disjoint and sorted by time."""
 
     start: Ints
     end: Ints
@@ -65,9 +65,9 @@ class Idle(NamedTuple):
     """Position in the step, as an index into `PLACES`; -1 if the step launched no device work."""
     cause: Column
     row: Column
-    """Host slice that caused the idle time, else the slice that launched the next work, or -1."""
+    """Host slice that caused the idle time, otherwise the launch of the next device work, or -1."""
     work: Column
-    """Next work, as an index into `Trace.device_rows`, or -1."""
+    """Device work after the interval, as an index into `Trace.device_rows`, or -1."""
 
     @property
     def length(self) -> Ints:
@@ -80,15 +80,14 @@ class _Gaps(NamedTuple):
     step: Column
     since: Ints
     following: Column
-    """Next work, as an index into `Trace.device_rows`, or -1."""
 
 
 @cached_per_trace
 def work(trace: Trace, number: int | None = None) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Return the busy time in the wall time of each step, in ns: one row per step.
+    """Return the busy time of the device within the wall time of each step, in ns: one row per step.
 
-    The columns `device.CLASSES` are work that the step launched, each minus the time of earlier columns. The last
-    column is other work. With `idle` the columns sum to the wall time.
+    The columns `device.CLASSES` contain work that the step launched, without the time of earlier columns. The last
+    column is work of other steps. All columns and the times of `idle` sum to the wall time.
     """
     marks, selected = step_marks.find(trace), device.selected(trace, number)
     rows = trace.device_rows[selected]
@@ -111,17 +110,17 @@ def work(trace: Trace, number: int | None = None) -> np.ndarray[tuple[int, int],
 def idle(trace: Trace, number: int | None = None) -> Idle:
     """Return the idle intervals of each step with their causes, of one device or of all devices together.
 
-    The next work ends an idle interval. After its launch, the cause is start latency for at most `device.LATENCY_NS`;
-    then the work waits for an event of another stream, or for an unknown reason::
+    An idle interval ends when the next device work begins. After the launch of this work, the cause is start latency
+    for at most `device.LATENCY_NS`; afterwards, the wait for an event of another stream, or an unknown wait::
 
         host      --|-- the thread's slices --|launch|
         device  work|                                                       |next work
                     |      before launch      |launch| latency |   waiting   |
 
-    Before its launch, the innermost slice of the launching thread is the cause. One-time work
-    (`perfhooks.trace.nesting.starts`), a wait for data, a validation or a checkpoint is the cause instead of operators
-    and code inside it. If the launching thread did nothing, the thread of the steps decides, and then autograd's
-    thread. If two steps overlap, the later one counts.
+    Before the launch, the innermost slice of the launching thread is the cause. One-time work
+    (`perfhooks.trace.nesting.starts`), a wait for data, a validation or a checkpoint has priority over operators and
+    code inside it. If the launching thread is inactive, the slices of the thread that runs the steps decide, or else of
+    autograd's thread. If two steps overlap, the idle interval belongs to the later step.
     """
     marks, selected = step_marks.find(trace), device.selected(trace, number)
     if not len(marks.start) or not len(trace.device_rows):
@@ -145,9 +144,9 @@ def idle(trace: Trace, number: int | None = None) -> Idle:
 
 @cached_per_trace
 def queue(trace: Trace) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Return the wall time of each step for each range of queue lengths (`QUEUE`), in ns.
+    """Return the time that each step spends in each range of the queue length (`QUEUE`), in ns.
 
-    A replay of a graph is one launch. Launches before the recording are missing.
+    A replay of a CUDA graph is one launch. Launches before the recording do not count.
     """
     marks = step_marks.find(trace)
     launched, started = _launch_and_start(trace)
@@ -254,7 +253,6 @@ def _launch_and_start(trace: Trace) -> tuple[Ints, Ints]:
 
 @cached_per_trace
 def _blocked_launches(trace: Trace) -> Ints:
-    """Return slow launches that waited in a full queue, by the driver's records or the number of queued launches."""
     launched, started = (np.sort(times) for times in _launch_and_start(trace))
     calls = device.launch_calls(trace)
     calls = calls[(trace.end - trace.start)[calls] > device.BLOCKED_NS]

@@ -27,18 +27,14 @@ _PLACE: Final = r"^(.+)\((\d{1,9})\): (.+)$"
 
 
 def table(trace: Trace) -> pl.DataFrame:
-    """Return the cost of each Python function that was called while stacks were recorded: most self time first.
+    """Return the cost of each Python function in the recorded stacks, most self time first.
 
     ``self_ms`` is the time of the function without called functions (cProfile's ``tottime``), but with operators.
-    ``total_ms`` includes called functions (``cumtime``). ``line`` is the first line of the function, if available
-    (`perfhooks.trace.names.attribution.open_at_start`).
+    ``total_ms`` includes called functions (``cumtime``). ``line`` is the first line of the function; null for functions
+    called before the recording.
 
-    Frames of perfhooks and waits on threads without steps are left out. On each thread, the self times of all other
-    functions sum to the time in which a function ran. In this example, ``load`` is called twice::
-
-        main   |----------------|     self 6, total 18
-        load     |-----|              self 7
-        load              |---|       self 5: 12 for both calls
+    Frames of perfhooks and waits on threads without steps are left out. On each thread, self times sum to the time in
+    which any listed function ran.
     """
     tree = host.tree(trace)
     rows = tree.row[trace.kind[tree.row] == Kind.PYTHON]
@@ -52,7 +48,7 @@ def table(trace: Trace) -> pl.DataFrame:
             "own": np.where(idle_threads.waiting(trace)[tree.entry[rows]], 0, nesting.own),
         }
     ).filter(~own_frames.is_perfhooks(trace)[tree.entry[rows]])
-    # a call that begins before all earlier calls of the function ended is nested
+    # a call is nested if it begins before all earlier calls of the same function have ended
     latest_end = pl.col("end").cum_max().shift(1).over("place", "thread")
     outermost = (pl.col("start") >= latest_end).fill_null(value=True)
     by_function = (

@@ -54,6 +54,6 @@ def table(trace: Trace, selected: Flags, *, owners: Owners = ()) -> pl.DataFrame
 
 
 def by_gap(idle_intervals: Idle) -> Groups:
-    """Return sorted idle intervals, grouped into gaps without device work."""
+    """Group adjacent idle intervals, sorted by time, into gaps without device work."""
     begins = np.append(True, idle_intervals.start[1:] > idle_intervals.end[:-1])[: len(idle_intervals.start)]
     return Groups(np.cumsum(begins) - 1, np.flatnonzero(begins))

@@ -36,11 +36,11 @@ _SCHEMA: Final = {
 
 
 def table(trace: Trace, selected: Flags, *, by_step: bool = False, owners: Owners = ()) -> pl.DataFrame:
-    """Return the causes of idle time in the wall time of the selected steps: most time first.
+    """Return the causes of device idle time in the selected steps, most time first.
 
-    ``device`` is null for all devices together: a moment is idle if no device works. ``cause`` is one of
-    `device_time.CAUSES`, ``place`` one of `device_time.PLACES`. ``name`` names the host slice, the launch, or the late
-    device work, depending on the cause. ``percent`` is relative to this wall time.
+    ``device`` is null for time in which all devices are idle. ``cause`` is one of `device_time.CAUSES`, ``place`` one
+    of `device_time.PLACES`. ``name`` is the host slice, launch or device work that explains the cause. ``percent`` is
+    relative to the wall time of the steps.
     """
     numbers = device.numbers(trace)
     device_choices = [None, *(numbers if len(numbers) > 1 else [])] if len(numbers) else []
@@ -108,7 +108,7 @@ def _of_device(trace: Trace, number: int | None, selected: Flags, by_step: bool,
 
 
 def holder(trace: Trace, idle: device_time.Idle, owners: Owners = ()) -> tuple[str, int] | None:
-    """Return the innermost function that covers 90% of the host activity in idle time, and the covered time in ns."""
+    """Return the innermost function with 90% of the host activity in device idle time, and the covered time in ns."""
     tree, marks = host.tree(trace), step_marks.find(trace)
     is_activity = np.isin(idle.cause, DONE) & (idle.row >= 0)
     frames = trace.rows(Kind.PYTHON)

@@ -30,13 +30,13 @@ _BY_LAUNCH: Final = {"operator": pl.String, **_KEYS, **_MEASURES, **rates.COLUMN
 def table(trace: Trace) -> pl.DataFrame:
     """Return the cost of each kernel, copy and memset: one row for each device, name and class, most time first.
 
-    Each of several kernels that ran at the same time counts its whole time. Time of work nested inside other work of
-    the same stream counts once (`device.own_times`), so the kernels of a stream sum to its busy time.
+    Simultaneous kernels of several streams all count in full. Nested work of one stream counts once
+    (`device.own_times`), so the kernels of a stream sum to its busy time.
 
-    ``occupancy_percent`` is Kineto's ``est. achieved occupancy %``, weighted by time. Kineto rounds it to whole
-    percents, and writes 0 for many large kernels. ``gap_before_ms`` and ``gap_after_ms`` are the mean idle times of the
-    stream around the work, without times in which unrecorded work may have run. ``operators`` names up to three
-    launching operators (`device.owners`), or the region in a CUDA graph.
+    ``occupancy_percent`` is Kineto's ``est. achieved occupancy %``, weighted by time. Kineto rounds the occupancy to
+    whole percents, and writes 0 for many large kernels. ``gap_before_ms`` and ``gap_after_ms`` are the mean idle times
+    of the stream before and after the work, without gaps in which unrecorded work may have run. ``operators`` names up
+    to three launching operators (`device.owners`), or the region in a CUDA graph.
     """
     if not trace.is_device_traced:
         return pl.DataFrame(schema=_SCHEMA)
@@ -54,10 +54,7 @@ def table(trace: Trace) -> pl.DataFrame:
 
 
 def by_launch(trace: Trace) -> pl.DataFrame:
-    """Return the device work of each launching operator, device, name and class.
-
-    Each work is in one row.
-    """
+    """Return the cost of device work: one row for each launching operator, device, name and class."""
     if not trace.is_device_traced:
         return pl.DataFrame(schema=_BY_LAUNCH)
     return _sort_and_cast(_aggregate(_work_rows(trace), ("operator", "device", "name", "class")), _BY_LAUNCH)

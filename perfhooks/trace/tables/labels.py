@@ -29,10 +29,10 @@ _PARTS: Final = frozenset((*PARTS, *AUTOMATIC.values()))
 
 
 def table(trace: Trace) -> pl.DataFrame:
-    """Return the cost of each label: labels of the user first (``own``), then the longest first.
+    """Return the cost of each label: labels of the user (``own``) first, and most time first.
 
-    ``own`` excludes labels of torch and frameworks, and `perfhooks.core.labels.PARTS`. ``percent`` is the percentage of
-    the recorded time; it may sum to more than 100, because nested and parallel labels count in full.
+    ``own`` is false for labels of torch and frameworks, and for `perfhooks.core.labels.PARTS`. ``percent`` is relative
+    to the recorded time. Percentages may sum to more than 100, because nested and parallel labels count in full.
     """
     return of_operators(trace, operators.table(trace))
 

@@ -47,8 +47,8 @@ class _Usage(NamedTuple):
 def over_time(trace: Trace) -> pl.DataFrame:
     """Return the memory of each device after every allocation and release, sorted by device and time.
 
-    Values are totals of the allocator. torch before 1.10 writes none; then ``allocated_bytes`` is the sum since the
-    recording began.
+    Values are totals of the allocator. For torch before 1.10, which records no totals, ``allocated_bytes`` is the
+    change since the recording began.
     """
     frames = [pl.DataFrame(schema=_OVER_TIME)]
     for usage in _usages(trace):
@@ -67,7 +67,7 @@ def _total_column(values: Ints) -> pl.Series:
 
 
 def thinned(table: pl.DataFrame, rows: int = 2000) -> pl.DataFrame:
-    """Reduce `over_time` to about ``rows`` rows per device: the first, lowest and highest of each section."""
+    """Reduce `over_time` to about ``rows`` rows per device: the first, lowest and highest row of each section."""
     row_numbers, begin = [np.empty(0, np.int64)], 0
     for length in table["device"].rle().struct.field("len").to_list():
         level = table["allocated_bytes"][begin : begin + length].to_numpy()
@@ -90,7 +90,7 @@ def _extreme_rows(level: Ints, rows: int) -> Ints:
 
 
 def peak(trace: Trace) -> pl.DataFrame:
-    """Return the first peak of allocated memory of each device, and the most reserved memory."""
+    """Return the first peak of allocated memory of each device, and the maximum reserved memory."""
     rows = []
     marks = step_marks.find(trace)
     for usage in _usages(trace):
@@ -106,9 +106,9 @@ def peak(trace: Trace) -> pl.DataFrame:
 def alive_at_peak(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
     """Return the allocations alive at the peak of each device, most bytes first.
 
-    ``operator`` is the innermost operator on the thread of the allocation, or the caller of an operator that only
-    allocates. ``source`` is the innermost Python function of the user, otherwise the innermost function. With the row
-    ``before the recording``, the bytes of a device sum exactly to `peak`.
+    ``operator`` is the innermost operator on the thread of the allocation that does more than allocate memory.
+    ``source`` is the innermost Python function, if possible of the user. The row ``before the recording`` has earlier
+    allocations, so the bytes of a device sum to `peak`.
     """
     frames = [pl.DataFrame(schema=_ALIVE)]
     for usage in _usages(trace):
@@ -121,7 +121,7 @@ def alive_at_peak(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
             .group_by("operator", "source")
             .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("bytes").sum())
         )
-        # arrays, because damaged sizes beyond 63 bits raise no error in them
+        # arrays, because damaged sizes beyond 63 bits overflow there without an error
         unrecorded_bytes = usage.allocated[top : top + 1] - np.array([grouped["bytes"].sum()])
         unrecorded = pl.DataFrame({"operator": [BEFORE], "bytes": unrecorded_bytes}).head(int(unrecorded_bytes.any()))
         table = pl.concat([grouped, unrecorded], how="diagonal").select(

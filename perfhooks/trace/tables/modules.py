@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 MODEL: Final = 0.75
-"""Minimum share of the time for a module to count as the model. Losses and metrics also take time."""
+"""Minimum fraction of the time for a module to count as the model. Losses and metrics also take time."""
 _ON_HOST: Final = ("forward_ms", "backward_ms")
 _ON_DEVICE: Final = ("forward_device_ms", "backward_device_ms")
 
@@ -38,7 +38,7 @@ _SCHEMA: Final = {
 
 
 class ModuleTree(NamedTuple):
-    """Modules and regions of CUDA graphs as a tree. Indices are -1 for none."""
+    """Tree of modules, and of named regions in CUDA graphs. Index -1 means no module."""
 
     parents: Ints
     names: list[str]
@@ -47,7 +47,7 @@ class ModuleTree(NamedTuple):
     forward: Ints
     backward: Ints
     node: Ints
-    """Innermost autograd node with a module that contains each entry of `host.tree` (a node contains itself), or -1."""
+    """Innermost autograd node of a module around each entry of `host.tree`, or -1. A node contains itself."""
     work: Ints
     """Index of the region or module of each of `Trace.device_rows`."""
     backward_work: Flags
@@ -55,17 +55,17 @@ class ModuleTree(NamedTuple):
 
 
 def table(trace: Trace) -> pl.DataFrame:
-    """Return the cost of each module with the modules that it calls: one row for each node of the module tree.
+    """Return the cost of each module, including the modules that it calls: one row for each node of the module tree.
 
     Modules are the ``nn.Module: Linear_3`` frames of ``with_stack=True``. ``qualified_name`` is the name in the model,
     see `qualified_names`.
 
-    ``backward_ms`` sums the time of the autograd nodes created by its forward operators
-    (`perfhooks.trace.nesting.autograd`). An ``AccumulateGrad`` node counts for the module of the node before it. Time
-    between nodes, and nodes of the loss, belong to no module. A module that runs inside the backward pass is recomputed
-    (activation checkpointing). Its time is backward time of its caller.
+    ``backward_ms`` sums the time of the autograd nodes created by forward operators of the module
+    (`perfhooks.trace.nesting.autograd`). An ``AccumulateGrad`` node counts for the module of the previous node. Time
+    between nodes, and nodes of the loss, belong to no module. Modules recomputed in the backward pass (activation
+    checkpointing) add to the backward time of their caller.
 
-    A region that ``torch.cuda.graph_annotations`` names in a CUDA graph has its own row, with device columns only.
+    A region that ``torch.cuda.graph_annotations`` names in a CUDA graph has a row with device columns only.
     """
     tree = find(trace)
     count = len(tree.names)
@@ -88,9 +88,9 @@ def table(trace: Trace) -> pl.DataFrame:
 
 
 def model(trace: Trace, modules: pl.DataFrame) -> str | None:
-    """Return the class of the outermost module with at least 75% of the time, without wrappers; otherwise None.
+    """Return the class of the outermost module with at least 75% of the time, without wrappers such as DDP, or None.
 
-    If only several modules together reach 75%, for example a generator and a discriminator, up to three are named.
+    Up to three modules that only together reach 75%, for example a generator and a discriminator, are all named.
     """
     modules = modules.filter(pl.col("calls").is_not_null())
     if not trace.is_device_traced:
@@ -136,9 +136,10 @@ def _unwrapped_class(rows: pl.DataFrame, path: str, cost: float) -> str | None:
 
 @cached_per_trace
 def qualified_names(trace: Trace) -> dict[str, str]:
-    """Return the names of modules in the model, for traces of perfhooks: ``Conv2d_3`` is ``layer1.0.conv2``.
+    """Map recorded modules to their names in the model, for example ``Conv2d_3`` to ``layer1.0.conv2``.
 
-    A class whose numbers and recorded names do not match is omitted, because a missed call would shift all its names.
+    Only perfhooks stores the names. A class with other numbers in the trace than in the model is omitted, because a
+    missed call shifts all numbers.
     """
     names_by_class = trace.metadata.get(labels.MODULE_NAMES)
     calls = [name.removeprefix(ranges.MODULE).rpartition("_") for name in trace.names if name.startswith(ranges.MODULE)]

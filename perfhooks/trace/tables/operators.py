@@ -29,24 +29,24 @@ _DEVICE: Final = (*DEVICE_WORK, Kind.DEVICE_ANNOTATION)
 _GROUP_OF: Final = np.array(
     [2 * (kind in _DEVICE) + (kind in (Kind.ANNOTATION, Kind.DEVICE_ANNOTATION)) for kind in Kind], np.int64
 )
-"""Group of each kind of slices: host or device, label or not. Rows of equal names are merged only within a group."""
+"""Group of each kind of slice: host or device, label or not. Slices of several groups are never merged into one row."""
 GROUPS: Final = ("shapes", "stack", "line", "module", "step")
 _TIMES: Final = ("self_cpu_ms", "cpu_ms", "exclusive_cpu_ms", "self_device_ms", "device_ms")
 _LOST: Final = {"self_device_ms": ("launches", "lost"), "device_ms": ("all launches", "all lost")}
-"""For each device time: the columns with the number of launches, and of launches whose work was not recorded."""
+"""Columns with the number of launches, and of launches without recorded work, for each device time."""
 _RATE: Final = "rate "
 _WITH_INNER: Final = {"count", "cpu_ms", "device_ms", "cpu_bytes", "device_bytes"}
 _SIZES: Final = ("self_cpu_bytes", "cpu_bytes", "self_device_bytes", "device_bytes")
 
 
 class Calls(NamedTuple):
-    """Calls by torch's rules, sorted by thread and time."""
+    """Tree of calls by torch's rules (`torch_rules`), sorted by thread and time."""
 
     row: Ints
     parent: Ints
     """Enclosing call, or the call into which the enclosing call is merged; -1 without an enclosing call."""
     into: Ints
-    """Call into which the call is merged, so that both count once; the call itself if it is not merged."""
+    """Call into which each call is merged, so that both count once; the call itself if it is not merged."""
     depth: Ints
 
 
@@ -70,23 +70,25 @@ def table(
 ) -> pl.DataFrame:
     """Return the cost of each operator: the rows of ``torch.profiler.profile.key_averages()`` for the same recording.
 
-    One row for each name, ``kind`` and value of the keys in ``by`` (`GROUPS`). ``all_flops`` also counts operators that
-    torch omits: `flops.MISSED_BY_TORCH`.
+    One row for each name, ``kind`` and value of the keys in ``by`` (`GROUPS`). ``all_flops`` also counts operations
+    that torch omits (`flops.MISSED_BY_TORCH`).
 
     * ``self_cpu_ms``, ``cpu_ms``: host time without and with nested calls, by torch's rules
       (`perfhooks.trace.names.torch_rules`). Self times may count runtime calls twice.
-    * ``exclusive_cpu_ms``: host time without nested calls. On each thread, it sums to the time in which a call ran.
-    * ``self_device_ms``, ``device_ms``: device work launched by the call, without and with nested calls. Empty if the
-      trace lacks the work of more than `NOTABLE` of these launches.
+    * ``exclusive_cpu_ms``: host time without nested calls. On each thread, all rows sum to the time in which any call
+      ran.
+    * ``self_device_ms``, ``device_ms``: device work launched by the call, without and with nested calls. Null if the
+      trace lacks the work of more than 1% of the launches.
     * ``self_cpu_bytes``, ``cpu_bytes``, ``self_device_bytes``, ``device_bytes``: allocated minus released memory.
 
-    This table differs if torch is wrong:
+    This table corrects these errors of torch:
 
-    * torch since 2.12 subtracts Python frames from the self time around them.
+    * torch since 2.12 subtracts Python frames from the self time of the call around these frames.
     * torch adds the extent of a label on a stream to the device time of the label.
-    * Work nested in other work of its stream counts once (`device.own_times`); torch adds both.
-    * An operator that a dispatch mode or a tensor subclass calls again counts once (`redispatch.resolved`).
-    * Work without an external id belongs to the operator or label that launched it. torch loses this work.
+    * Device work nested in other work of the same stream counts once (`device.own_times`); torch counts both in full.
+    * An operator that a dispatch mode or a tensor subclass calls again counts once (`redispatch.resolved`); in torch,
+      twice.
+    * Device work without an external id belongs to the operator or label that launched it; torch omits such work.
     """
     group_keys = (by,) if isinstance(by, str) else tuple(by)
     for group_key in group_keys:
@@ -328,7 +330,7 @@ def _numbered(values: Sequence[Any], index: Ints, kind: pl.DataType | None = Non
 
 def _shapes(trace: Trace, rows: Ints) -> _Key:
     dims = trace.argument("dims")[rows].astype(np.int64)
-    used, index = distinct(dims + 1)  # -1 is no shape; few of the texts are shapes
+    used, index = distinct(dims + 1)  # -1 means no shape; few of the texts are shapes
     return _numbered([json.dumps(trace.text(text) or []) for text in (used - 1).tolist()], index, absent="[]")
 
 

@@ -23,7 +23,7 @@ UNINTERESTING: Final = (
     r"(?:^|/)(?:runpy\.py\(|importlib/|threading\.py\(\d+\): (?:_bootstrap|_bootstrap_inner|run)$"
     r"|torch/(?:profiler/|autograd/profiler\.py\())|<frozen (?:runpy>|importlib)"
 )
-"""Frames that every stack has and that are omitted. Frames of perfhooks are omitted with their callees."""
+"""Frames omitted by default, because nearly every stack contains them."""
 
 SKIPPED: Final = "(skipped)"
 UNKNOWN: Final = "(unknown)"
@@ -41,11 +41,11 @@ def folded(
 ) -> dict[str, int]:
     """Return the self cost of each call stack (``outer;inner;leaf``), greatest first.
 
-    The sum over all stacks is complete: host times (in ns) sum to the union of the slices of each thread, device times
-    to the durations of all work. Work has the stack of its launch. Bytes include memory released later.
+    Host times in ns sum to the union of the slices of each thread, without waits on threads without steps. Device times
+    sum to the durations of all device work; the stack is the stack of the launch. Bytes include memory released later.
 
-    The self time of frames that match ``skip`` counts to their caller. Unless ``skip`` is None, host times also exclude
-    the work of perfhooks, and waits on threads without steps.
+    Frames that match ``skip`` are omitted, so their self time counts for the caller. The work of perfhooks is also
+    omitted, unless ``skip`` is None.
     """
     tree = summed(trace, by, skip=skip)
     is_kept = _with_ancestors(tree.parents, tree.values != 0)
@@ -77,7 +77,7 @@ def summed(
     *,
     skip: str | None = UNINTERESTING,
 ) -> Summed:
-    """Return the result of `folded` as a tree; deep stacks end with a frame ``(deeper)``."""
+    """Return the costs of `folded` as a tree. Stacks above the maximum depth end with the frame ``(deeper)``."""
     named = _named_paths(trace, skip)
     node, leaf, value = {"host": _host_values, "device": _device_values, "bytes": _allocated_bytes}[by](trace, named)
     return _limit_depth(_attach_values(named, node, leaf, value), host.max_letters(trace))
@@ -149,7 +149,7 @@ def _shortened_names(trace: Trace, rows: Ints, uses: Ints) -> list[str]:
 
 
 class Summed(NamedTuple):
-    """Self cost of each stack in a tree. Parents come before their children."""
+    """Tree of call stacks with the self cost of each stack. Parents precede their children."""
 
     names: list[str]
     parents: Ints
@@ -162,7 +162,7 @@ class _Named(NamedTuple):
     names: list[str]
     frame: Ints
     ours: Flags
-    """Entries whose time belongs to perfhooks and is omitted."""
+    """Whether each entry of `host.tree` belongs to perfhooks and is omitted."""
 
 
 @cached_per_trace

@@ -45,13 +45,13 @@ def table(
 ) -> pl.DataFrame:
     """Return the time of each step, split into its parts.
 
-    A step is a ``ProfilerStep#N`` mark on the host, or the whole trace without marks. Device columns are null without a
-    device, or if work of the step is missing or wrong (`perfhooks.trace.nesting.missing_work.unknown`).
+    A step is a ``ProfilerStep#N`` mark on the host; in a trace without marks, the whole trace. Device columns are null
+    if no device was traced, or if device work is missing or wrong (`perfhooks.trace.nesting.missing_work.unknown`).
 
     Host times are times of the thread that runs the step; the parts (`perfhooks.trace.nesting.parts`) and ``other_ms``
-    sum to ``wall_ms``. Device times are over the union of all devices, for work launched inside the step on any thread.
-    Work without a recorded launch counts in the step in which it ran, unless the launch was before the recording. |X|
-    is the length of a union of intervals.
+    sum to ``wall_ms``. Device times count work of all devices that any thread launched during the step. Work without a
+    recorded launch counts in the step in which it ran, unless the launch was before the recording. |X| is the length of
+    the union of the intervals X.
 
     * ``device_span_ms``: from the first start to the last end of the step's work
     * ``busy_ms`` = |the step's work|
@@ -73,10 +73,10 @@ def table(
         idle                               |...|  |..|
         device_span       |.....................................|
 
-    In the wall time, ``device_busy_ms`` = |all work| and ``device_idle_ms`` is the remaining time. Counts include
-    everything that begins inside the step, on any thread. Memory is device memory if a device was traced.
+    Within the wall time, ``device_busy_ms`` = |all work|; ``device_idle_ms`` is the remaining time. Counts include
+    records that begin inside the step on any thread. Memory is device memory if a device was traced.
 
-    ``own_work`` (see `perfhooks.trace.window.Tables`) is excluded.
+    Time in ``own_work`` (see `perfhooks.trace.window.Tables`) is excluded.
     """
     steps = step_marks.find(trace)
     count = len(steps.number)

@@ -32,17 +32,17 @@ _SCHEMA: Final = {
 def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
     """List the waits of the host for a device, and of a stream for another stream, earliest first: one row each.
 
-    Rows are runtime calls that synchronise, calls of copies that block (`waits.blocking`), and waits reported by the
-    device's tracer (``cuda_sync`` events), merged by correlation. Without traced runtime calls, `operators.READERS`
-    replace them.
+    Rows are runtime calls that synchronise, copy calls that block (`waits.blocking`), and ``cuda_sync`` events. A call
+    and an event with the same correlation id are one row. If no runtime calls were traced, the waits are
+    `operators.READERS`.
 
-    ``host_ms`` is the time for which the call blocked the host. For a copy, the usual cost of the call is subtracted.
-    ``device_ms`` is the time that the tracer reports. ``operator`` is the outermost operator around the call.
+    ``host_ms`` is the time for which the call blocked the host; for a copy, minus the cost of a call that does not
+    block. ``device_ms`` is the time of the event. ``operator`` is the outermost operator around the call.
     """
     wait_calls, copies_with_wait = _waiting_calls(trace), waits.blocking(trace)
     calls = np.concatenate([wait_calls, copies_with_wait.call])
     reported = trace.rows(Kind.SYNC)
-    # a report without a waiting call is a separate row
+    # an event without a waiting call is a separate row
     report = _same_correlation(trace, calls, reported)
     separate = reported[~np.isin(reported, report)]
     if not len(calls) + len(separate):
@@ -90,7 +90,7 @@ def _outermost_operators(trace: Trace, calls: Ints) -> Ints:
         return operator
     rows = calls[has_call]
     named = torch_rules.named_operator(trace, rows)
-    # calls outside of operators may have the number of an unrelated operator
+    # calls outside of operators may have the external id of an unrelated operator
     is_around = (trace.kind[named] == Kind.OP) & (trace.start[named] <= trace.start[rows])
     is_around &= (named >= 0) & (trace.end[named] >= trace.start[rows])
     inner = np.where(is_around, named, device.holders(trace, rows, ops))

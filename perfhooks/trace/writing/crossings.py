@@ -1,6 +1,6 @@
-"""Repairs of slices that cross other slices on their lane, because viewers drop them.
+"""Repairs of slices that cross (overlap without nesting) other slices of their lane, because viewers drop such slices.
 
-With stacks, a label of torch crosses the functions in which it begins and ends.
+In traces with stacks, torch's labels cross the functions in which they begin and end.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _LABELS: Final = (Kind.ANNOTATION, Kind.DEVICE_ANNOTATION)
 
 
 class Repairs(NamedTuple):
-    """Changes of each slice, after which no slices of a lane cross."""
+    """Changes of each slice that remove all crossings."""
 
     later: Ints
-    """Shift of the start of a slice to a later time, in ns."""
+    """Delay of the start of each slice, in ns."""
     earlier: Ints
-    """Shift of the end of a slice to an earlier time, in ns."""
+    """Time by which each slice ends earlier, in ns."""
     lane: Ints
 
     @property
@@ -39,8 +39,8 @@ class Repairs(NamedTuple):
 def find(trace: Trace) -> Repairs:
     """Return the repairs that a trace needs.
 
-    - A label that crosses an earlier slice starts after it. A label that crosses a later slice ends before it.
-    - A label that would lose half of its length gets a separate lane instead. A ``ProfilerStep`` mark may lose more.
+    - A label that crosses another slice is shortened: it starts after an earlier slice, or ends before a later slice.
+    - If a label, except a ``ProfilerStep`` mark, would lose half of its length, it gets a separate lane instead.
     - All other crossing slices, and overlapping device work, get a separate lane.
     """
     repairs = Repairs(*np.zeros((3, len(trace)), np.int64))
@@ -125,9 +125,9 @@ class _Lane:
         self._works_until = -1
 
     def add(self, start: int, end: int, *, is_work: bool) -> bool:
-        """Add a slice unless it crosses another one of the lane; return whether it was added.
+        """Add a slice unless it crosses another slice of the lane; return whether the slice was added.
 
-        Slices come sorted by start, the longest first.
+        Slices must be added in the order of their starts; of equal starts, the longest first.
         """
         while self._open and self._open[-1] <= start:
             self._open.pop()

@@ -21,7 +21,7 @@ _REST: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class RawEvents(Generic[_T]):
-    """Events of one file in lists of a few megabytes, and the file's keys before and after them."""
+    """Events of one file in lists of a few megabytes, and the file's keys before and after the events."""
 
     def __init__(self, path: Path, decoder: msgspec.json.Decoder[list[_T]]) -> None:
         self.path = path
@@ -32,7 +32,7 @@ class RawEvents(Generic[_T]):
         self._is_list = False
 
     def lists(self) -> Iterator[list[_T]]:
-        """Yield the events once; raises TraceError if the file is no trace, or is truncated."""
+        """Yield the lists of events; raises TraceError if the file is no trace, or is truncated."""
         try:
             yield from self._lists()
         except (OSError, TornArchiveError, *MALFORMED) as error:

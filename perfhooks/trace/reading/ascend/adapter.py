@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class AscendTranslator:
-    """Converts the slices of one file. Call `classify` before sorting and `link` afterwards."""
+    """Converts the slices of one file. Call `classify` before the slices are sorted, and `link` afterwards."""
 
     def __init__(self, names: ProcessNames, numbers: Numbers, flows: FlowEnds) -> None:
         self._processes = Processes(names)

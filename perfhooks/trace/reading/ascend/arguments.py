@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Task(Arguments, gc=False):
-    """Arguments of device work, of its calls, and of the queue between host threads."""
+    """Arguments of device work, launch calls, and the queue between host threads."""
 
     task_type: msgspec.Raw = msgspec.field(default=NOTHING, name="Task Type")
     connection: int | str = msgspec.field(default=-1, name="connection_id")
@@ -36,7 +36,7 @@ _NONE: Final = np.empty(0, np.int64), np.empty(0, np.int64)
 def split_inputs(arguments: dict[str, tuple[Ints, Column]], numbers: Numbers) -> None:
     r"""Replace shapes and types that are a single text (``"8,64;\r\n"``) by lists, as in other traces.
 
-    The shapes within lists of tensors are missing, so these become null.
+    Ascend does not record the shapes in lists of tensors, which become null.
     """
     texts = list(numbers.texts)[1:]
     count = max((int(arguments[name][0].max(initial=-1)) + 1 for name in _INPUTS if name in arguments), default=0)

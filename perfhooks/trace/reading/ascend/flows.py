@@ -6,9 +6,9 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.events import Event
 
 OPERATOR: Final = "async_npu"
-"""Flow to device work, from the start of the operator that requested it."""
+"""Category of the flows from an operator to the requested device work."""
 CALL: Final = "HostToDevice"
-"""Flow to device work, from the call that launched it."""
+"""Category of the flows from a launch call to the launched device work."""
 CATEGORIES: Final = frozenset((OPERATOR, CALL))
 
 

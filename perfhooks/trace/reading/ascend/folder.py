@@ -35,7 +35,7 @@ def traces_below(folder: Path) -> list[str]:
 
 
 def is_part(name: str) -> bool | None:
-    """Return whether a file is the trace of a process or states its rank; None outside of folders of processes."""
+    """Return whether a file is the trace of a process or contains its rank; None outside of process folders."""
     process, slash, inside = name.partition(f"{_END}/")
     if not slash or "/" in process:
         return None
@@ -43,7 +43,7 @@ def is_part(name: str) -> bool | None:
 
 
 def base_of(url: str) -> str:
-    """Return the folder of the process if the URL is its trace or the folder of its trace, else the URL itself."""
+    """Return the process folder around a trace or the folder of a trace; return other URLs unchanged."""
     above, _, name = url.rstrip("/").rpartition("/")
     return above.rpartition("/")[0] if process_of(url) else above if name == _OUTPUT else url
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _LABEL: Final = re.compile(ranges.NOT_OPERATORS)
 _OPERATOR: Final = re.compile(rf"\w::|{ranges.BACKWARD_CLASS}|(?:{'|'.join(ranges.WRAPPERS)})$")
-"""Names of operators, autograd nodes, and wrappers of models. Not included are names such as ``aclnnMm``, which
-a label may have.
+"""Names of operators, autograd nodes, and wrappers of models. Names such as ``aclnnMm`` are excluded, because labels
+may have such names.
 """
 
 

@@ -24,7 +24,7 @@ _DIRECTIONS: Final = {
     for source in _SIDES
     for target in _SIDES
 }
-"""Direction of a copy, for each name of its event in the task queue of torch_npu."""
+"""Direction of a copy, keyed by the name of the copy in torch_npu's task queue."""
 _DEQUEUE: Final = "Dequeue@"
 _NONE: Final = np.empty(0, np.int64), np.empty(0, np.int64)
 
@@ -48,9 +48,10 @@ def link(
     arguments: dict[str, tuple[Ints, Column]],
     flows: FlowEnds,
 ) -> None:
-    """Link device work to the host in sorted columns, and add the direction to the names of copies.
+    """Link device work to operators and calls in sorted columns, and add the direction to the names of copies.
 
-    The launch begins when the operator puts work into the queue, and ends when the call on the other thread returns::
+    The launch begins when the operator puts work into the queue, and ends when the launch call on the thread of the
+    queue returns::
 
         training   |------ aten::mm ------|
                        |Enqueue|
@@ -128,8 +129,8 @@ class _Linker:
     def operators(self, flows: FlowEnds, enqueue: Ints) -> Ints:
         """Return the operator that requested each work, or -1.
 
-        This is the operator at the start of the flow, unless it is missing or began after the work; then the operator
-        around the enqueue slice.
+        The flow begins at this operator. If the flow is missing, or its operator began after the work, the operator
+        around the enqueue slice requested the work.
         """
         starts, ends = flows.links(OPERATOR)
         work = self._slice_at(self._work, self._moments_of(ends, self._device))

@@ -25,7 +25,7 @@ _NO_WORK: Final = re.compile(
 )
 _KERNEL: Final = re.compile(r"AI_?(?:CORE|CPU|VEC)|^AI[CV](?:_SQE)?$|MIX|DSA|^KERNEL_|C_CORE|HOST_CPU|VPC|JPEG|TOF|VQ6")
 _UNTYPED: Final = re.compile(r"(?:OTHER|UNKNOWN|N/?A)?$")
-"""Task types of torch_npu in January 2024. They do not distinguish kernels, so names decide."""
+"""Task types of torch_npu in January 2024, which do not identify kernels, so that names decide."""
 _COLLECTIVE: Final = re.compile(r"hc(?:om|cl)_?([A-Za-z]+)(?:__(\d+)_\d)?")
 """Pattern for the operation and the last digits of the process group in a name such as ``hcom_allReduce__586_0_1``."""
 _WAIT_KIND: Final = "Stream Wait Event"
