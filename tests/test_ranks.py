@@ -568,7 +568,7 @@ def test_attempts_of_a_job_are_distinguished(run, same, ended, began, earlier):
     assert (key in lacks(data)) is earlier
     if earlier:
         before = {0.5: "500 ms", 61: "61 s"}[began - ended]
-        assert f"{before} before the last one began" in lacks(data)[key]
+        assert f"{before} before the last attempt of the job began" in lacks(data)[key]
 
 
 @pytest.mark.parametrize("name", ["capture.json", "steps.csv", "collectives.csv"])

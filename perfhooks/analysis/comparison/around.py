@@ -1,5 +1,3 @@
-"""Attribution of host time to parts of the step, modules, source lines and operators."""
-
 from __future__ import annotations
 
 import functools
@@ -34,7 +32,7 @@ class CostKey(NamedTuple):
     module: str = ""
     line: str = ""
     operator: str = ""
-    """Innermost operator; for device work, the operator that launched it."""
+    """Innermost operator. For device work, the operator that launched the work."""
     shapes: str = ""
     types: str = ""
     kind: str = ""
@@ -42,7 +40,7 @@ class CostKey(NamedTuple):
     kernel: str = ""
     call: str = ""
     given: str = ""
-    """Shapes of the inputs of ``call``."""
+    """Shapes of the inputs of ``call``, the outermost operator."""
 
 
 class HostContext:
@@ -64,7 +62,7 @@ class HostContext:
         self.dims, self.types = trace.argument("dims"), trace.argument("types")
 
     def keys(self, entries: Ints) -> Keys:
-        """Return trace indices of the module, line, operator and shapes around each host slice; -1 if none."""
+        """Return the trace indices of the module, line, operator and shapes around each host slice, or -1."""
         around = (self.operator, self.line, self.module, self.call)
         operator, line, module, call = (np.append(column, -1)[entries] for column in around)
         row = np.append(self.tree.row, -1)
@@ -103,7 +101,7 @@ class HostContext:
 
 
 def _find_calls(trace: Trace, tree: host.Tree) -> Ints:
-    """Return the outermost operator around each host slice; for a frame of a C function, the first one inside."""
+    """Return the outermost operator around each host slice; for a frame of a C function, the first operator inside."""
     kind, parent, entries = trace.kind[tree.row], tree.nesting.parent, np.arange(len(tree.row))
     is_called = (kind == Kind.OP) & trace.matching(re.compile(operators.CALLED), tree.row)
     nearest = inherited(parent, np.where(is_called, entries, -1))

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 FORMAT: Final = 2
 """Format of a baseline. 1: first version; 2: with mean and median step."""
 FEWEST_RUNS: Final = 5
-"""Recommended minimum runs of a baseline. Fewer give a warning with the smallest change that they can detect."""
+"""Recommended minimum runs of a baseline. A baseline of fewer runs causes a warning with the smallest detectable
+change.
+"""
 
 _MARK: Final = "perfhooks_baseline"
 _MAX_BYTES: Final = 4 << 20
-"""Maximum bytes of a baseline file; usual ones have 50 kB. At most this many bytes of any file are read."""
+"""Maximum bytes to read of a baseline file, which usually has 50 kB."""
 _PRIVATE_FACTS: Final = ("host",)
 
 
@@ -48,7 +50,7 @@ def _read_text(path: Path, errors: str = "strict") -> str:
 
 def _read_checked(path: Path) -> str:
     if path.stat().st_size > _MAX_BYTES:
-        raise ValueError(f"it is larger than {_MAX_BYTES >> 20} MB")
+        raise ValueError(f"the file is larger than {_MAX_BYTES >> 20} MB")
     return _read_text(path)
 
 

@@ -1,6 +1,6 @@
 """Find lasting changes of the step time in a series of runs: a piecewise constant fit with a penalty per piece.
 
-Source: asv (airspeed velocity, ``step_detect.py``). A single outlier run does not shift a level.
+Source: asv (airspeed velocity, ``step_detect.py``). A single outlier run is not a lasting change.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SHORTEST: Final = 2
-"""Number of runs from which a new level counts as a change."""
+"""Minimum runs of a piece: a single outlier run is no change."""
 PRICE: Final = (4.0, 1.5)
-"""Penalty ``a + b * log(runs)`` of a level change, in standard deviations. With it, at most 1% of simulated series of
-equal runs have a change.
+"""Penalty ``a + b * log(runs)`` of a change, in standard deviations. With this penalty, at most 1% of simulated series
+of equal runs have a change.
 """
 
 
@@ -31,7 +31,7 @@ def noise(values: Sequence[float]) -> float:
 
 
 def change_points(values: Sequence[float]) -> list[int]:
-    """Return the indices at which the level changes. ``values`` are logarithms of step times."""
+    """Return the indices at which the step time changes. ``values`` are logarithms of step times."""
     price = noise(values) * (PRICE[0] + PRICE[1] * math.log(max(len(values), 1)))
     return fit(values, price)
 
@@ -39,7 +39,7 @@ def change_points(values: Sequence[float]) -> list[int]:
 def fit(values: Sequence[float], price: float) -> list[int]:
     """Return the first index of each piece except the first piece.
 
-    The pieces minimize the sum of absolute deviations from their medians, plus ``price`` per piece.
+    The pieces minimize the sum of absolute deviations from the medians of the pieces, plus ``price`` per piece.
     """
     count = len(values)
     best = [0.0] + [math.inf] * count

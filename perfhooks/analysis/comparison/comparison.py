@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FORMAT: Final = 2
-"""Format of the JSON of a comparison. 1: first version; 2: with mean and typical step."""
+"""Format of the JSON of a comparison. 1: first version; 2: with mean and median step."""
 
 _MAX_ROWS: Final = 200
-"""Maximum reasons in the JSON. The remaining reasons are summed in one row."""
+"""Maximum reasons in the JSON. One more row contains the sum of the remaining reasons."""
 _MIN_SLOWDOWN: Final = 0.05
-"""If the times of unchanged operators differ by at least this ratio, a note names the CPU load."""
+"""Minimum relative difference of the times of unchanged operators for a note about the CPU load."""
 
 
 class Comparison(msgspec.Struct, kw_only=True):
@@ -42,7 +42,7 @@ class Comparison(msgspec.Struct, kw_only=True):
     shares: bool = False
     """Whether numbers are shares of the step instead of nanoseconds."""
     reasons: list[Contribution] = []
-    """Causes of the difference. They sum to the difference of the profiled steps."""
+    """Causes of the difference. The differences of all causes sum to the difference of the profiled steps."""
     views: dict[str, list[Contribution]] = {}
 
     @property
@@ -69,7 +69,7 @@ class Comparison(msgspec.Struct, kw_only=True):
 
     @property
     def is_decided(self) -> bool:
-        """Whether one side is slower. True without a verdict, and if shares of the step are compared."""
+        """Whether one side is slower; also true without a verdict, or if shares of the step are compared."""
         return self.shares or self.verdict is None or self.verdict.outcome in ("slower", "faster")
 
     @property
@@ -95,7 +95,7 @@ class Comparison(msgspec.Struct, kw_only=True):
 def compare(a: Side, b: Side, *, tolerance: float = TOLERANCE, shares: bool = False) -> Comparison:
     if not (a.levels and b.levels) and not (a.costs.steps and b.costs.steps):
         raise PerfhooksError(
-            f"{a.label} and {b.label} cannot be compared: they share neither unprofiled steps nor windows"
+            f"{a.label} and {b.label} cannot be compared: neither unprofiled steps nor windows exist on both sides"
         )
     samples_per_step = _samples_per_step(a, b)
     judged = _judge(a, b, samples_per_step, tolerance) if a.levels and b.levels else None
@@ -224,7 +224,7 @@ def _scale_row(row: Contribution, step_a: float, step_b: float) -> Contribution:
 
 
 def data(comparison: Comparison) -> dict[str, Any]:
-    """Return plain JSON. Rows have ``a``, ``b`` and ``difference`` per step, in ns or as shares of the step."""
+    """Return plain JSON: ``a``, ``b`` and ``difference`` of rows are per step, in ns or as shares of the step."""
     return {
         "format": FORMAT,
         "a": _describe_side(comparison.a),
@@ -254,7 +254,7 @@ def answers(result: Verdict) -> dict[str, Any]:
 
 
 def ratio_data(ratio: Ratio) -> dict[str, Any]:
-    """Return plain JSON. An end of the interval is null if it is too uncertain (`sentences.ends`)."""
+    """Return a ratio as plain JSON. The ends of an interval that is too wide are null (`sentences.ends`)."""
     low, high = sentences.ends(ratio)
     return ratio._asdict() | {"low": low, "high": high}
 

@@ -36,16 +36,16 @@ IDLE: Final = "idle"
 SMALL: Final = "(small)"
 
 MOST_ROWS: Final = 4000
-"""Maximum cost rows; a ResNet has 1,500. The smallest further rows are merged."""
+"""Maximum cost rows; a ResNet has 1,500. Smaller rows are merged."""
 _MAX_NAME: Final = 1000
-"""Letters after which a kernel name is cut. A lower limit would cut the template arguments that distinguish kernels."""
+"""Maximum letters of a kernel name, including the template arguments that distinguish kernels."""
 
 
 class KeyCost(NamedTuple):
     calls: int
     nanoseconds: int
     typical: int
-    """Time in ns if the key took its median time in each step that contains it."""
+    """Time in ns if the key took the median time in each step that contains the key."""
 
     def __add__(self, other: object) -> KeyCost:
         if not isinstance(other, KeyCost):
@@ -81,21 +81,18 @@ class StoredCosts(msgspec.Struct, kw_only=True):
 
 class Costs(StoredCosts, kw_only=True):
     host: dict[CostKey, KeyCost] = msgspec.field(default_factory=dict)
-    """Time on the thread of the steps. The sum is ``wall``."""
+    """Time on the thread of the steps. All rows sum to ``wall``."""
     device: dict[CostKey, KeyCost] = msgspec.field(default_factory=dict)
-    """Time of device work and idle time. The sum is ``wall``."""
+    """Time of device work and idle time. All rows sum to ``wall``."""
     counts: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 def measure(tables: Tables) -> Costs:
-    """Return the costs of the usual steps of a window.
+    """Return the costs of the usual steps of a window, without rare validations, checkpoints and outliers.
 
     On the host, each moment belongs to the innermost open operator, module, line of user code and part of the step. On
-    devices, each moment belongs to the running kernel or copy. If several run, compute kernels have priority over
-    communication kernels, and these over copies and memsets.
-
-    Usual steps are of the most common kind, and take at most three times the median. A single evaluation in a window
-    does not explain a difference.
+    devices, each moment belongs to the running kernel or copy. Among concurrent work, compute kernels have priority
+    over communication kernels, and communication kernels over copies and memsets.
     """
     trace = tables.trace
     marks, counting = tables.marks, tables.usual
@@ -235,7 +232,7 @@ def merge_rows(rows: Iterable[tuple[CostKey, KeyCost]]) -> dict[CostKey, KeyCost
 
 
 def merge_small(rows: dict[CostKey, KeyCost], most: int) -> dict[CostKey, KeyCost]:
-    """Keep the ``most`` largest rows. Merge the others of each part of the step and kind of device work."""
+    """Keep the ``most`` largest rows. Merge the other rows by part of the step and kind of device work."""
     if len(rows) <= most:
         return rows
     ordered = sorted(rows.items(), key=lambda row: -row[1].nanoseconds)

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from perfhooks.core.statistics import Values
 
 TOLERANCE: Final = 0.02
-"""Default tolerance, as a ratio: step times of unchanged code vary by 2%."""
+"""Default tolerance: step times of unchanged code differ by 2%."""
 PROCESS_SD: Final = 0.01
 """Relative standard deviation between equal processes on a quiet machine."""
 PROCESS_FREEDOM: Final = 4
-"""Degrees of freedom of `PROCESS_SD`. The value has the weight of five measured pairs of runs."""
+"""Degrees of freedom of `PROCESS_SD`, which weighs as much as five measured pairs of runs."""
 EDGE_CONFIDENCE: Final = 0.9
 _MOST_STEPS: Final = 1000
-"""Maximum factor by which a message suggests to increase the number of steps."""
+"""Maximum factor for the number of steps in an advice to run more steps."""
 _POWER: Final = 0.84
 _TAIL: Final = (1 - CONFIDENCE) / 4
-"""Tail probability of each of four tests: slower and faster, for the mean and for the typical step."""
+"""Tail probability of each of four tests: slower and faster, for the mean and for the median step."""
 _EDGE_TAIL: Final = (1 - EDGE_CONFIDENCE) / 2
 
 Outcome = Literal["slower", "faster", "same", "undecided"]
@@ -41,7 +41,7 @@ class Ratio(NamedTuple):
     """Step time of B divided by that of A."""
     low: float
     high: float
-    """Upper end of the 99% interval; of the 90% interval if the outcome is ``same``."""
+    """Upper end of the 99% interval, or of the 90% interval if the outcome is ``same``."""
     a: float
     b: float
 
@@ -64,7 +64,7 @@ class StepDifference:
     """Sum of squared deviations of each process's logarithmic step time from the mean of its side."""
     measured: int
     counts: tuple[int, ...]
-    """Number of runs of A and of B. If runs are paired, both are the number of pairs."""
+    """Number of runs of A and of B. If runs are paired, both numbers are the number of pairs."""
     below: tuple[Variance, ...] = ()
     above: tuple[Variance, ...] = ()
     assumed: float = PROCESS_SD
@@ -74,7 +74,7 @@ class StepDifference:
     """Degrees of freedom that a further run of each side adds."""
     tolerance: float = TOLERANCE
     share: Callable[[int], float] = lambda _: 1.0
-    """Function from the number of pairs to the part of the 1% error budget that a decision may use."""
+    """Function from the number of pairs to the fraction of the 1% error budget that a decision may use."""
 
     @classmethod
     def of(
@@ -92,7 +92,7 @@ class StepDifference:
         freedom, more_freedom = (sum(len(logs_of_side) - 1 for logs_of_side in group) for group in (logs, earlier_logs))
         step_variance = sum(float(np.mean([(run.below**2 + run.above**2) / 2 for run in side])) for side in sides) / 2
         squares = max(_sum_squares(logs) - freedom * step_variance, 0.0)
-        # do not subtract the variance within earlier runs, because it would hide that these runs differ
+        # without the variance within earlier runs, a difference between these runs would be hidden
         earlier_squares = _sum_squares(earlier_logs)
         are_alike = squares <= freedom * assumed**2 and earlier_squares <= more_freedom * assumed**2
         return cls(
@@ -134,8 +134,8 @@ class StepDifference:
     def process(self) -> Variance:
         """Variance between processes: the assumed and the measured variance, weighted by degrees of freedom.
 
-        A higher measured variance is used alone, and the assumption then adds fewer degrees of freedom. If it added
-        all, 2% of the comparisons of equal programs whose processes vary by 2.5% reported a difference.
+        A measured variance above the assumed variance is used alone, and the assumption then adds fewer degrees of
+        freedom: otherwise 2% of the comparisons of equal programs whose processes vary by 2.5% reported a difference.
         """
         joined = PROCESS_FREEDOM * self.assumed**2 + self.squares
         if self.squares > self.measured * self.assumed**2:
@@ -163,7 +163,8 @@ class StepDifference:
     def _tails(self) -> tuple[float, float, float]:
         """Tail probabilities of three tests: A and B differ, differ by more than the tolerance, are equal.
 
-        The second rises from 0.25% to 5% with the degrees of freedom of the measured spread between processes.
+        The second probability rises from 0.25% to 5% with the degrees of freedom of the measured variance between
+        processes.
         """
         beyond = _TAIL * math.pow(_EDGE_TAIL / _TAIL, min(self.measured / PROCESS_FREEDOM, 1.0))
         share = self.share(self.counts[0])
@@ -171,7 +172,7 @@ class StepDifference:
 
     @property
     def _edges(self) -> tuple[float, float]:
-        """Logarithms of the minimum ratio of a change and the maximum of equality (from ``benchmarks/noises.py``)."""
+        """Logarithms of the minimum ratio of a change and the maximum of equality, from ``benchmarks/noises.py``."""
         return math.log1p(self.tolerance), math.log1p(2.5 * self.tolerance)
 
     @property
@@ -190,7 +191,7 @@ class StepDifference:
 
     @property
     def is_decided(self) -> bool:
-        """Whether a repetition of the comparison would be decided with a probability of 80% or more."""
+        """Whether a repetition of the comparison would be decided with a probability of at least 80%."""
         edge, margin = self._edges
         distance = abs(self.centre)
         outer, beyond, inner = (
@@ -206,7 +207,7 @@ class StepDifference:
 
     @property
     def missing_runs(self) -> int | None:
-        """Number of further runs per side that would decide; None if more than 99."""
+        """Number of further runs per side for a decision; None if more than 99."""
         counts = range(1, 100)
         index = bisect_left(counts, 1, key=lambda more: self.with_more_runs(more).is_decided)
         return counts[index] if index < len(counts) else None

@@ -22,14 +22,14 @@ REVISION: Final = "revision"
 HOST: Final = "host"
 SAMPLES: Final = "samples a step"
 GIVEN: Final = "given"
-"""Stored value of a command line argument that has no value."""
+"""Stored value of a command line argument without a value."""
 _LOCATION: Final = re.compile(r"_(?:DIR|PATH|FILE|HOME)$")
-"""Names of environment variables that only locate files."""
+"""Pattern of names of environment variables that only locate files."""
 _RESULT_ARGUMENT: Final = re.compile(
     r"-o|--?(?:out|output|log|logs|logging|save|cache|tmp|checkpoints?|ckpt|run|exp|experiment|job|port)"
     r"(?:[-_]?(?:dir|path|file|folder|root|name|id))?"
 )
-"""Command line arguments that name output files. Other file arguments may name the model."""
+"""Pattern of command line arguments that name output files, which cannot be the model."""
 _SECRET: Final = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
 _LATE_PREFIXES: Final = (HOST, "schedule", "option ", "version of perfhooks")
 _PREFIX_ORDER: Final = (
@@ -97,7 +97,6 @@ def samples(values: Mapping[str, str]) -> int | None:
 
 
 def command(words: Sequence[str]) -> str:
-    """Return the command of a training without secrets and folders."""
     program, *arguments = words or ("",)
     shown: list[str] = []
     for argument in _split_values(arguments):
@@ -120,7 +119,7 @@ def _without_folder(word: str, *, always: bool = False) -> str:
 
 
 def differences(a: Mapping[str, str], b: Mapping[str, str]) -> list[Difference]:
-    """Return the settings that differ or that one side lacks, likely causes first."""
+    """Return the differing settings, likely causes of slower steps first."""
     names = dict.fromkeys([*a, *b])
     all_facts = [Difference(name, a.get(name, ""), b.get(name, "")) for name in names]
     differing = [
@@ -190,6 +189,6 @@ def _is_number(word: str) -> bool:
 
 
 def is_other_machine(differing: list[Difference], values: Mapping[str, str]) -> bool:
-    """Return whether the hardware differs. If the hardware is unknown, compare the host names."""
+    """Return whether the hardware differs. If the hardware is unknown, return whether the host names differ."""
     names = {fact.name for fact in differing}
     return bool(names & {"machine", "device"}) or (HOST in names and "machine" not in values)

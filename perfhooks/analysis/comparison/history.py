@@ -35,7 +35,6 @@ class Point:
     step_ms: float
     steps: int
     waited: float | None = None
-    """Run-queue wait as a fraction of the step time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +146,7 @@ def _format_lines(series: Series) -> Iterable[str]:
 
 
 def when(point: Point) -> str:
-    """Return the start of a run to the minute, in the time zone of its machine."""
+    """Return the start of a run to the minute, in the time zone of the host of the run."""
     return point.started[:16].replace("T", " ")
 
 

@@ -49,8 +49,8 @@ def modules(a: Iterable[CostKey], b: Iterable[CostKey]) -> dict[str, str]:
     """Map each module of B to the path of the same module in A.
 
     Children of matched modules are aligned in order if they have the same class and content: operators, shapes and
-    inner modules. Children between two aligned children are matched in order. Other children match if their content
-    is identical. A new module keeps its path, with the suffix `NEW` if A has another module at this path.
+    inner modules. The children between two aligned children are matched in order. Any remaining children match if their
+    content is identical. A new module keeps its path, with the suffix `NEW` if A has another module at this path.
     """
     trees = _Tree(a), _Tree(b)
     matches: dict[str, str] = {"": ""}
@@ -101,7 +101,7 @@ def _sort_key(path: str) -> tuple[str, int]:
 
 
 def class_of(path: str) -> str:
-    """Return the class of a module: ``Linear`` for ``Net_0/Linear_3``."""
+    """Return the class of a module, for example ``Linear`` for ``Net_0/Linear_3``."""
     name = path.rpartition("/")[2]
     match = _NUMBERED.fullmatch(name)
     return match[1] if match else name
@@ -142,7 +142,7 @@ def _align(trees: tuple[_Tree, _Tree], of_a: list[str], of_b: list[str]) -> list
 
 
 def lines(a: Iterable[CostKey], b: Iterable[CostKey]) -> dict[str, str]:
-    """Map source lines that only B has to source lines of only A in which the same operators ran."""
+    """Map each source line that only B has to a source line that only A has, if both ran the same operators."""
     content: tuple[dict[str, Counter[tuple[str, str]]], ...] = ({}, {})
     for operators, rows in zip(content, (a, b), strict=True):
         for key in rows:
@@ -158,7 +158,7 @@ def lines(a: Iterable[CostKey], b: Iterable[CostKey]) -> dict[str, str]:
 
 
 def shapeless(a: Iterable[CostKey], b: Iterable[CostKey]) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """Return the operators of each side whose input shapes differ. They are matched by name only."""
+    """Return the operators of each side whose input shapes differ, so that only the names can be matched."""
     operators = [{(key.operator, key.shapes) for key in rows if key.operator} for rows in (a, b)]
     alone = operators[0] - operators[1], operators[1] - operators[0]
     names = {name for name, _ in alone[0]} & {name for name, _ in alone[1]}
@@ -167,7 +167,7 @@ def shapeless(a: Iterable[CostKey], b: Iterable[CostKey]) -> tuple[set[tuple[str
 
 
 class Kernels:
-    """Kernel names for matching. A name that only one run has is shortened by `normalize_kernel`."""
+    """Kernel names for matching. `normalize_kernel` shortens a name that only one run has."""
 
     def __init__(self, a: Iterable[CostKey], b: Iterable[CostKey]) -> None:
         self._names = [{key.kernel for key in rows} - {""} for rows in (a, b)]
@@ -201,7 +201,7 @@ class Pair(NamedTuple):
     b: KeyCost
 
     def difference(self, steps_a: int, steps_b: int) -> float:
-        """Return the time per step in B minus that in A, in ns."""
+        """Return the time per step in B minus the time per step in A, in ns."""
         return self.b.nanoseconds / steps_b - self.a.nanoseconds / steps_a
 
     def by_count(self, steps_a: int, steps_b: int) -> float:
@@ -214,14 +214,15 @@ class Pair(NamedTuple):
 
     @property
     def typical(self) -> Pair:
-        """Costs with ``typical`` times instead of mean times."""
+        """The pair with ``typical`` times instead of mean times."""
         return Pair(*(cost._replace(nanoseconds=cost.typical) for cost in self))
 
 
 class Aligned:
-    """Cost rows of A and B in pairs, with the columns that both recorded.
+    """Cost rows of A and B in pairs, with the columns that both sides recorded.
 
-    If torch.compile replaced modules of only one side, their costs count for the innermost module that both sides have.
+    If torch.compile replaced modules of only one side, the costs of these modules count for the innermost module that
+    both sides have.
     """
 
     def __init__(self, a: Costs, b: Costs) -> None:
@@ -242,14 +243,13 @@ class Aligned:
         self._shapeless = shapeless(*keys)
         self._kernel = Kernels(rows_a, rows_b)
         self.renamed = {own: name for name, own in self.modules.items() if name != own and NEW not in own}
-        """Names in B of renamed modules and source lines, keyed by their names in A."""
+        """Names in B of renamed modules and source lines, keyed by the names in A."""
         self.renamed |= {own: name for name, own in self._lines.items()}
         self.host = self._join(a.host, b.host)
         self.device = self._join(a.device, b.device) if a.device and b.device else {}
 
     @property
     def is_compiled_once(self) -> bool:
-        """Whether exactly one side runs compiled modules."""
         return len({any(re.search(ranges.COMPILED, name) for name in side.counts) for side in (self.a, self.b)}) > 1
 
     @property

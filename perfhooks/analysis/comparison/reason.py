@@ -27,11 +27,10 @@ Key = tuple[str, ...]
 
 
 class Contribution(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause of the difference, with its cost on both sides. Numbers are per step, times in ns."""
+    """A cause of the difference, with the cost on both sides. Numbers are per step, times in ns."""
 
     name: str
     kind: str
-    """Kind of cause: part, module, operator, line, function, types, kernel, class, idle, collective or elsewhere."""
     a: float
     b: float
     count_a: float
@@ -43,7 +42,7 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     """Difference in ns, B minus A, for ``typical`` times instead of mean times."""
     sure: float | None = None
     is_certain: bool = False
-    """Whether the difference beyond the noise (``sure``) is at least 1% of the step."""
+    """Whether ``sure``, the difference beyond the noise, is at least 1% of the step."""
     inside: list[tuple[str, float, float, float]] = []
 
     @property
@@ -67,7 +66,7 @@ _MIN_CONTROLS: Final = 10
 class NoiseModel(NamedTuple):
     """Noise of the measured times of cost rows.
 
-    Rows with the same number of calls on both sides estimate the noise, because most of them did not change.
+    Rows with the same number of calls on both sides estimate the noise, because most of these rows did not change.
     """
 
     factor: float = 1.0
@@ -92,7 +91,7 @@ class NoiseModel(NamedTuple):
         return cls(steps * math.exp(middle), max(spread, TOLERANCE))
 
     def sure(self, pairs: Iterable[Pair], steps_a: int, steps_b: int) -> float:
-        """Return the difference beyond the noise in ns per step. Added and removed calls count in full."""
+        """Return the difference beyond the noise in ns per step. The time of added and removed calls counts in full."""
         by_calls = expected = measured = 0.0
         for typical in (pair.typical for pair in pairs):
             added = typical.by_count(steps_a, steps_b)
@@ -115,7 +114,7 @@ def largest(aligned: Aligned) -> list[Contribution]:
     * Data, transfer, optimizer, validation and checkpoint.
     * Operators whose input types changed.
     * A function that only one side has.
-    * The module in which it ran, forward or backward.
+    * The module in which the work ran, forward or backward.
     * The operator that the program called.
     * The line of the training's code.
     """
@@ -139,7 +138,7 @@ def largest(aligned: Aligned) -> list[Contribution]:
 
 
 def views(aligned: Aligned) -> dict[str, list[Contribution]]:
-    """Return the difference, grouped by each of part, operator, module, line, class and kernel that was recorded."""
+    """Return the difference grouped by each recorded column: part, operator, module, line, class and kernel."""
     rows_and_keys: dict[str, tuple[Mapping[CostKey, Pair], Callable[[CostKey], Key]]] = {
         "parts": (aligned.host, lambda key: ("part", key.part)),
         "operators": (aligned.host, lambda key: _key_or_elsewhere("operator", key.operator, key.shapes, key.types)),
@@ -189,7 +188,7 @@ def _choose_name(key: CostKey, causes: _Causes, order: Sequence[str]) -> Key:
     for kind in order:
         if kind == "operator" and key.call:
             return (kind, key.call) if key.call in causes.repeated else (kind, key.call, key.given)
-        # the backward node of an autograd function and its forward call of the same name are one cause
+        # the forward call and the backward node of an autograd function have the same name and are one cause
         name = getattr(key, kind).removeprefix(ranges.NODE)
         if name and name != SMALL:
             return (kind, name)
@@ -293,10 +292,7 @@ def _sum_by_call(group: Mapping[CostKey, Pair]) -> dict[str, Pair]:
 
 
 def by_collective(aligned: Aligned) -> list[Contribution]:
-    """Return the difference of durations on one rank for each collective operation.
-
-    Computation may hide these durations.
-    """
+    """Return the difference of the durations of each collective operation on one rank."""
     a, b = aligned.a, aligned.b
     names = dict.fromkeys(collective.operation for side in (a, b) for collective in side.collectives)
     rows = {CostKey("", operator=name): Pair(_collective_cost(a, name), _collective_cost(b, name)) for name in names}

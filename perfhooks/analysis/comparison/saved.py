@@ -1,4 +1,4 @@
-"""The file of costs: each text is stored once, and rows refer to texts by index."""
+"""The file of costs. Each text is stored once, and rows refer to texts by index."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _CostsFile(StoredCosts, kw_only=True):
 
 
 def encode(costs: Costs, *, most: int = MOST_ROWS) -> bytes:
-    """Encode ``most`` rows for the host and as many for devices; further rows are merged."""
+    """Encode at most ``most`` rows for the host and ``most`` rows for devices. Further rows are merged."""
     texts: dict[str, int] = {}
 
     def number(text: str) -> int:
@@ -84,5 +84,5 @@ def decode(content: bytes, source: Path) -> Costs:
 def _decode_rows(file: _CostsFile, rows: list[list[int]]) -> dict[CostKey, KeyCost]:
     width = len(CostKey._fields)
     if any(len(row) != _ROW_LENGTH for row in rows):
-        raise ValueError("a row is too short")
+        raise ValueError("a row of costs is too short")
     return {CostKey(*(file.texts[index] for index in row[:width])): KeyCost(*row[width:]) for row in rows}

@@ -37,7 +37,8 @@ _CLASSES: Final = {
     "compute": "computation",
 }
 _MAIN_CAUSE: Final = 0.6
-"""Minimum share of the difference of a main cause. Two causes with shares between 0.4 and 0.6 count as equal."""
+"""Minimum share of the difference for the only main cause. Two causes with shares between 0.4 and 0.6 count as equal.
+"""
 
 
 def verdict(result: Verdict | None, samples: tuple[int, int] | None = None) -> str:
@@ -75,7 +76,7 @@ def _format_rate(samples: float) -> str:
 
 
 _LARGE: Final = 100
-"""Rate from which decimals are omitted, and ratio from which it counts as unknown."""
+"""Minimum rate without decimals, and minimum ratio that counts as unknown."""
 
 
 def stalled(result: Verdict, a: Stalls, b: Stalls) -> str:
@@ -108,7 +109,6 @@ _ORDINALS: Final = dict(
 
 
 def certainty(result: Verdict) -> list[str]:
-    """Return sentences about the interval of the ratio, and about the runs or steps that would decide."""
     if result.is_withheld:
         return []
     if is_wide(result.decisive):
@@ -127,14 +127,14 @@ def is_wide(ratio: Ratio) -> bool:
 
 
 def ends(ratio: Ratio) -> tuple[float | None, float | None]:
-    """Return the ends of an interval. Ends beyond a factor of 100 are None, and both if the interval is too wide."""
+    """Return the ends of an interval: None beyond a factor of 100, and None for both if the interval is too wide."""
     if is_wide(ratio):
         return None, None
     return (ratio.low if ratio.low > 1 / _LARGE else None), (ratio.high if ratio.high < _LARGE else None)
 
 
 def interval(ratio: Ratio) -> str:
-    """Return for example ``+3.8% to +78%``, ``1.5 to 30 times that`` or ``+50% or more``."""
+    """Return the interval as text, for example ``+3.8% to +78%``, ``1.5 to 30 times that`` or ``+50% or more``."""
     low, high = ends(ratio)
     if low is None or high is None:
         bounds = [(low, "more"), (high, "less")]
@@ -149,7 +149,7 @@ def _format_bound(result: Verdict) -> str:
 
 
 _MAX_CHANGE: Final = 10.0
-"""Ratio above which a percentage is hard to read: +900%."""
+"""Maximum ratio shown as a percentage (+900%)."""
 
 
 def commands(differing: Sequence[Difference]) -> str:
@@ -287,13 +287,13 @@ def percent(ratio: float) -> str:
 
 
 _MAX_DECIMAL: Final = 9.95
-"""Percentage from which a decimal is omitted: it rounds to 10."""
+"""Maximum percentage shown with a decimal, because larger ones round to 10."""
 
 
 def format_change(ratio: float) -> str:
-    """Return for example ``+62%``, or ``3.3 times that`` outside 0.5 to 2."""
+    """Return the change as text: ``+62%``, or ``3.3 times that`` outside 0.5 to 2."""
     return percent(ratio) if 1 / _MAX_PERCENT_RATIO < ratio < _MAX_PERCENT_RATIO else f"{ratio:.2g} times that"
 
 
 _MAX_PERCENT_RATIO: Final = 2.0
-"""Ratio from which a factor is clearer than a percentage."""
+"""Maximum ratio shown as a percentage instead of a factor."""

@@ -41,9 +41,9 @@ class BaselineFile(msgspec.Struct, kw_only=True):
     levels: list[Level] = msgspec.field(default_factory=list)
     windows: Amount = 0
     findings: dict[Text, Text] = msgspec.field(default_factory=dict)
-    """Titles of findings, keyed by rule; titles about stragglers are keyed by rule, rank and part of the step."""
+    """Titles of findings, keyed by rule. The keys of titles about stragglers also contain rank and part of the step."""
     ranks: dict[_Rank, _Milliseconds] = msgspec.field(default_factory=dict)
-    """Median step time of each rank in ms, unprofiled if available."""
+    """Median step time of each rank in ms: of unprofiled steps if available, otherwise of profiled steps."""
 
 
 class Side(BaselineFile, kw_only=True):
@@ -52,7 +52,7 @@ class Side(BaselineFile, kw_only=True):
     runs: list[TimedRun] = msgspec.field(default_factory=list)
     flame_steps: int = 1
     earlier: list[list[Level]] = msgspec.field(default_factory=list)
-    """Step times of earlier runs, one list per compared run."""
+    """Step times of earlier runs, with one list per compared run."""
     notes: list[str] = msgspec.field(default_factory=list)
 
     @property
@@ -201,7 +201,7 @@ def _find_titles(capture: Capture, trace: perfhooks.trace.Trace) -> dict[str, st
 
 
 def sum_costs(parts: Sequence[Costs]) -> Costs:
-    """Sum the costs of several runs. Columns that one of the runs lacks are dropped."""
+    """Sum the costs of several runs. A column that one of the runs lacks is dropped."""
     costs = [cost for cost in parts if cost.steps]
     if len(costs) <= 1:
         return costs[0] if costs else Costs()

@@ -50,7 +50,7 @@ def _choose_stage(sources: Iterable[Side | RunOrTrace], requested: str | None) -
         raise PerfhooksError(f"stage {requested!r} is not on both sides; common stages: {', '.join(common) or 'none'}")
     if not common:
         available = " and ".join(", ".join(stages) for stages in lists)
-        raise PerfhooksError(f"the sides have no stage in common: {available}")
+        raise PerfhooksError(f"the sides have no stage in common: {available} (a stage is a loop, for example train)")
     return requested or (_DEFAULT_STAGE if _DEFAULT_STAGE in common else common[0])
 
 

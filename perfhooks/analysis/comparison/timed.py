@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Counted, Ints, Waits
 
 _MIN_CORRELATION: Final = 0.5
-"""Minimum correlation of step-to-step changes for the same data in both runs. For different data it is at most 0.15."""
+"""Minimum correlation of the changes from step to step if both runs read the same data. Measured for different data: at
+most 0.15.
+"""
 _MIN_COMMON: Final = 50
 """Minimum common steps to detect equal data. By chance, less than 0.1% of run pairs correlate by 0.5 over 50 steps."""
 
@@ -46,7 +48,7 @@ def match_steps(a: Sequence[TimedRun], b: Sequence[TimedRun]) -> tuple[list[Leve
     changes = np.diff(logs, axis=1)
     if not changes.std(axis=1).all() or np.corrcoef(changes)[0].min() < _MIN_CORRELATION:
         return None
-    # deviations from the mean are too small, because the mean contains the run itself
+    # correct deviations from the mean, which are too small because the mean contains the run itself
     factor = (len(runs) / (len(runs) - 1)) ** 0.5
     usual = np.exp(logs.mean(axis=0))
     levels = [_widen(run.level(index, usual), factor) for run, index in zip(runs, indices, strict=True)]
@@ -70,7 +72,7 @@ def _widen(run_level: Level, times: float) -> Level:
 
 
 _MIN_LONG_RATIO: Final = 1.5
-"""Minimum length of a long step, as a multiple of the median. With noise of 10%, one step in a million exceeds it."""
+"""Minimum length of a long step, as a multiple of the median. With noise of 10%, one step in a million is as long."""
 
 
 class Stalls(NamedTuple):

@@ -3,7 +3,7 @@
     pair 1   A B A B A B ...     each letter is a block of consecutive steps; both processes exist at the same time
     pair 2   B A B A B A ...     another pair of processes
 
-Noise hits neighbouring blocks equally, so their ratios are compared.
+Noise affects neighbouring blocks equally, so the ratios of neighbouring blocks are compared.
 """
 
 from __future__ import annotations
@@ -31,30 +31,31 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Flags
 
 FEWEST_PAIRS: Final = 3
-"""Minimum pairs of processes before a verdict. Fewer do not measure the spread between processes."""
+"""Minimum pairs of processes before a verdict. Fewer pairs do not measure the variance between processes."""
 MOST_PAIRS: Final = 8
-"""Pairs of processes after which an undecided comparison ends."""
+"""Maximum pairs of processes in an undecided comparison."""
 _ERROR_SPLIT: Final = (0.01, 0.04, 0.4, 0.15, 0.15, 0.25)
-"""Parts of the 1% error budget for the decisions after 3, 4, 5, 6, 7 and 8 pairs."""
+"""Fractions of the 1% error budget for the decisions after 3, 4, 5, 6, 7 and 8 pairs."""
 LEAST_BLOCKS: Final = 5
 """Minimum blocks of each process for a verdict, because the longest and shortest blocks are discarded."""
 _MAX_MISSING_FACTOR: Final = 4.0
-"""If a decision needs more than this multiple of the recorded steps, no further pair is started."""
+"""Maximum factor for the number of steps up to a decision. If a decision needs more steps, no further pair is started.
+"""
 
 
 class Block(NamedTuple):
     """Consecutive steps of one program.
 
-    With several ranks, ``wall_ns`` is the maximum over the ranks, and ``cpu_ns`` the sum.
+    If there are several ranks, ``wall_ns`` is the maximum over the ranks, and ``cpu_ns`` the sum.
     """
 
     steps: int
     wall_ns: int
     cpu_ns: int
     busy_ns: int
-    """CPU time in ns of the threads of the steps, as a mean over the ranks."""
+    """CPU time in ns of the threads that run the steps, as a mean over the ranks."""
     waited_ns: int | None
-    """Run-queue wait in ns of the threads of the steps; None if unknown."""
+    """Run-queue wait in ns of the threads that run the steps; None if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ class ProcessPair:
 
     @cached_property
     def counted(self) -> tuple[Sequence[Block], Sequence[Block]]:
-        """Blocks after the first steps of each program.
+        """Blocks of A and of B after the first steps of each program.
 
         If both programs ran interleaved, blocks with the same index ran one after the other.
         """

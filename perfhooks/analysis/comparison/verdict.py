@@ -1,7 +1,6 @@
 """Decide whether two trainings differ, by confidence intervals of the ratio of their step times.
 
-Processes of the same program differ by more than the spread of their step times, so one run per side has a wide
-interval.
+Two processes of the same program differ more than their step times vary, so one run per side has a wide interval.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 CHANGED: Final = ("slower", "faster")
 OFTEN: Final = 0.02
-"""Minimum fraction of outlier steps from which the mean includes them. Evaluations and checkpoints are rarer."""
+"""Minimum fraction of outlier steps for a mean with outliers. Evaluations and checkpoints are rarer."""
 Question = Literal["mean", "typical"]
 Clock = Literal["wall", "processor"]
 
@@ -44,7 +43,7 @@ class Verdict:
     far_b: float = 0.0
     is_far_counted: bool = False
     is_paired: bool = False
-    """Whether step n reads the same data on both sides, so that steps are compared in pairs."""
+    """Whether steps with the same number read the same data on both sides, so that they are compared in pairs."""
     clock: Clock = "wall"
     waited_a: float | None = None
     waited_b: float | None = None
@@ -53,7 +52,7 @@ class Verdict:
     others_b: float | None = None
     """Highest CPU use by other programs during a run of B, as a fraction of all CPUs."""
     is_withheld: bool = False
-    """Whether there is no decision because the runs waited for CPUs and step times minus these waits are unknown."""
+    """Whether there is no decision, because runs waited for CPUs and step times minus these waits are unknown."""
     more_steps: int | None = None
     more_runs: int | None = None
 
@@ -91,14 +90,14 @@ def verdict(
 ) -> Verdict:
     """Compare the step times of the runs of two trainings.
 
-    The error of the ratio combines the errors of the step times and the deviation between processes. Earlier
-    runs are ignored if they would increase the deviation, because their program may have changed.
+    The error of the ratio combines the errors of the step times and the deviation between processes. Earlier runs of
+    the same trainings are ignored if they deviate more than assumed, because the program may have changed.
 
     Returns:
         ``slower`` if, for the mean or the median step, the 99% interval lies above 1 and the 90% interval above 1 +
-        tolerance. ``faster`` is the mirror image. ``same`` if the mean differs by less than the tolerance, its 90%
-        interval lies within 2.5 times the tolerance, and the median step does not differ. Otherwise ``undecided``. With
-        one run per side and no earlier runs, the verdict is never ``same``.
+        tolerance. ``faster`` is the mirror image. ``same`` if the mean differs by less than the tolerance, the 90%
+        interval of the mean lies within 2.5 times the tolerance, and the median step is neither slower nor faster.
+        ``undecided`` in all other cases, and with one run per side and no earlier runs instead of ``same``.
     """
     runs = [*a, *b]
     is_far_counted = max(_outlier_rate(a), _outlier_rate(b)) >= OFTEN

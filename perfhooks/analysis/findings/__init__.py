@@ -1,4 +1,4 @@
-"""Findings: performance problems of a profiled window. Each rule detects one kind of problem."""
+"""Findings: performance problems of a window."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ RUN_RULES: Final = tuple(rule for rule, _ in rare_work.RUN_RULES)
 
 
 def find(capture: Capture, trace: Trace) -> list[Finding]:
-    """Return the findings of a window, largest gain first. A rule that raises an error is skipped and logged."""
+    """Return the findings of a window, largest gain first. Failing rules are logged and skipped."""
     return run_rules(Evidence(capture, trace))
 
 

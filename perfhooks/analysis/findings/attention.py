@@ -27,8 +27,8 @@ def written_out_attention(window: Evidence) -> Iterator[Finding]:
 
     Unfused attention is two batched GEMMs with a softmax between them. These operators run on one thread in one step,
     outside of operators for fused attention, with no other GEMM and no activation between them. Additive attention,
-    whose scores come from a ``tanh``, does not count. Attention with a single query in the recorded shapes does not
-    count, because it has no matrix of scores. The time is that of all work launched from the first to the last GEMM.
+    whose scores come from a ``tanh``, does not count. Attention with a single query does not count, because it has no
+    matrix of scores. The time is that of all work launched from the first to the last GEMM.
     """
     _, begin, end = _find_attention(window)
     if not len(begin):

@@ -25,10 +25,10 @@ def recompilation(window: Evidence) -> Iterator[Finding]:
     """Report compilations by torch.compile that take at least 1% of the profiled steps (`NOTABLE`).
 
     The data are ranges of TorchDynamo (``... (dynamo_timed)``) and TorchDynamo's report of each compilation
-    (`perfhooks.run.compilation`). `start.recorded_start` reports a first compilation without repetitions.
+    (`perfhooks.run.compilation`). `start.recorded_start` reports a single first compilation.
 
     Measured twice on a CPU: constant shapes reduced a step of ``examples/bad/recompilation.py`` from 366 and 377 ms to
-    64 and 66 ms. The estimated gain was 231 ms. The gain on a device was not measured and is an upper bound.
+    64 and 66 ms; the estimated gain was 231 ms. The gain on a device is an unmeasured upper bound.
     """
     rows = window.matching(ranges.COMPILING, Kind.OP, Kind.ANNOTATION)
     compile_ms = window.per_step(window.spans(rows))
@@ -56,8 +56,8 @@ def left_uncompiled(window: Evidence) -> Iterator[Finding]:
     """Report functions that torch.compile runs uncompiled: it cannot compile them, or has compiled them too often.
 
     TorchDynamo's report of a compilation (`perfhooks.run.compilation.Graph.failed`) names the cause. The limit of
-    compilations is ``torch._dynamo.config.recompile_limit``, by default 8 per function. torch 2.4 does not report that
-    a function reached this limit.
+    compilations is ``torch._dynamo.config.recompile_limit``, by default 8 per function. torch 2.4 does not report
+    whether a function reached this limit.
     """
     graphs = [graph for graph in window.capture.compilation.graphs if graph.is_own]
     failed = {graph.function: graph for graph in graphs if graph.failed}
@@ -88,8 +88,7 @@ def graph_breaks(window: Evidence) -> Iterator[Finding]:
     compiled code in the trace.
 
     Measured on one CPU thread with Inductor: without a ``print``, steps of a linear layer and three chains of small
-    operators were 37%, 32% and 50% shorter for 1, 64 and 1,024 rows. The gain on a device was not measured and is an
-    upper bound.
+    operators were 37%, 32% and 50% shorter for 1, 64 and 1,024 rows.
     """
     regions = window.with_prefix(ranges.COMPILED_REGION, Kind.OP, Kind.ANNOTATION)
     if not len(regions) or window.share(inside_ms(window)) < NOTABLE:

@@ -109,7 +109,7 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
     step_ms: float
     fetch_ms: float
     exposed_ms: float
-    """Part of ``fetch_ms`` during which no device works."""
+    """Time of batch fetches during which no device works."""
     data_ms: float
     """Mean of the column ``data_ms`` of the table of steps."""
     limit_ms: float
@@ -119,7 +119,6 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
     is_device_traced: bool
     uses_device: bool
     is_alone: bool
-    """Whether the training process makes the batches itself."""
     has_workers: bool
 
     @classmethod

@@ -48,8 +48,6 @@ def cached_per_window(make: Callable[[Evidence], T]) -> Callable[[Evidence], T]:
 
 
 class Evidence(WindowSteps):
-    """Tables and mean values over the steps of one window."""
-
     def __init__(self, capture: Capture, trace: Trace) -> None:
         super().__init__(capture, trace)
         self.cache: dict[object, Any] = {}

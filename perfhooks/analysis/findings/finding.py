@@ -38,7 +38,6 @@ _BY_SHAPES: Final = ("kernels-below-limit",)
 """Rules that use only shapes and device times, which the overhead of recording stacks does not change."""
 _REQUESTS: Final = ("record-shapes", "record-stacks")
 _TIMED: Final = ("source", "holder")
-"""Keys of the evidence lines with the time of an operator or code line."""
 _LOOP: Final = "loop"
 WAITING: Final = "waiting-for-data"
 
@@ -104,7 +103,6 @@ class Finding:
 
 
 def gain(finding: Mapping[str, Any]) -> str:
-    """Return the gain as text, for example ``about 12 ms, 9%``; empty if unknown."""
     if finding.get("gain_ms") is None:
         return ""
     amount = f"{'at most' if finding.get('is_bound') else 'about'} {words.ms(finding['gain_ms'])}"

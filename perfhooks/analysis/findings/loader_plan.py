@@ -40,7 +40,7 @@ class BatchCost:
 
     cpu_s: float
     waits_s: float = 0.0
-    """Time in which the worker waits for a disk, a network or a lock."""
+    """Wait for a disk, a network or a lock."""
     transfer_s: float = 0.0
     threads: float = 1.0
     """Mean number of CPUs that a worker uses while it computes."""

@@ -32,7 +32,7 @@ def optimizer_loop(window: Evidence) -> Iterator[Finding]:
 
     The thresholds are `MANY` and `HEAVY`. One in-place operator runs at least 20 times in ``Optimizer.step``. The
     closure and the creation of optimizer state do not count. The update contains no compiled operator and none for many
-    tensors (``_foreach_``, ``_fused_``). Only optimizers of torch with a fused implementation count.
+    tensors (``_foreach_``, ``_fused_``). The optimizer is one of torch with a fused implementation.
 
     The gain was measured on a CPU, see `SAVED`, and is an upper bound on a device.
     """

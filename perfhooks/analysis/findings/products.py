@@ -39,8 +39,6 @@ _LIBRARY_KERNEL: Final = re.compile(
 
 
 class Capability(enum.IntEnum):
-    """Major compute capability of NVIDIA devices."""
-
     VOLTA = 7
     AMPERE = 8
 
@@ -150,8 +148,8 @@ def unaligned_products(window: Evidence) -> Iterator[Finding]:
     User's Guide". GEMMs of unfused attention do not count, because a fused kernel needs no padding. GEMMs that are
     bound by memory do not count, because padding increases the bytes that they read.
 
-    Names of CUTLASS kernels contain the number of elements per load (``align1``). The sizes come from the launching
-    operators, if ``record_shapes`` recorded them.
+    Names of CUTLASS kernels contain the number of elements per load (``align1``). The sizes are those of the launching
+    operators.
     """
     rows = window.work_named(device_work.UNALIGNED, Kind.KERNEL)
     rows = rows[~np.isin(rows, attention.unfused_work(window)) & ~np.isin(rows, _memory_bound(window))]

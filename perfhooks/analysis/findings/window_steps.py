@@ -1,5 +1,3 @@
-"""The steps of one window over which rules compute means."""
-
 from __future__ import annotations
 
 from functools import cached_property
@@ -52,12 +50,12 @@ class WindowSteps:
 
     @property
     def uses_device(self) -> bool:
-        """Whether the program launched device work, even if its times are unknown."""
+        """Whether the program launched device work, even if device times are unknown."""
         return self.trace.is_device_traced or len(device.launch_calls(self.trace)) > 0
 
     @cached_property
     def is_start(self) -> bool:
-        """Whether all steps are among the first steps of the program."""
+        """Whether all steps are first steps of the program."""
         until = self.capture.first + self.capture.starting_steps
         unnumbered = self.capture.first if self.capture.is_part else until
         is_starting: bool = (self.steps["step"].fill_null(unnumbered) < until).all()

@@ -1,6 +1,6 @@
 """Compare the ranks of a run: stragglers, waits and bandwidth of collectives.
 
-Only small files of each rank are read, no traces, so a comparison takes seconds for any number of ranks.
+Only small files of each rank are read, and no traces. A comparison takes seconds for any number of ranks.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "clocks_of", "compare", "findings", "gather"]
 
 FORMAT: Final = 1
-"""Format of the result of `gather`. 1: first version."""
+"""Format of the result of `gather`, with one version so far."""
 
 _MAX_CELLS: Final = 8192
-"""Cells (ranks x steps) above which a heat map is omitted, to limit the size of the report."""
+"""Maximum cells (ranks x steps) of a heat map. A larger heat map is omitted, to limit the size of the report."""
 
 
 def gather(
@@ -41,12 +41,12 @@ def gather(
         Plain data. Tables are dictionaries of columns:
 
         * ``world_size`` (None if unknown) and ``ranks``, all ranks with files;
-        * ``windows``, sorted by stage and step: ``name stage first last``, and
+        * ``windows``, sorted by loop and step: ``name stage first last``, and
 
-          * ``ranks`` (see `steps.of_ranks`) with ``offset_ms`` of its clock, and ``steps`` (see `steps.of_steps`);
+          * ``ranks`` (see `steps.of_ranks`) with ``offset_ms`` of each clock, and ``steps`` (see `steps.of_steps`);
           * ``own``: work time of each rank in each step, without waits for other ranks; empty above `_MAX_CELLS`;
-          * ``collectives``, one row per kind, and ``worst``: those with the longest waits; ``matched`` and
-          ``unmatched`` rows;
+          * ``collectives``, one row per kind; ``worst``, the collectives with the longest waits; ``matched`` and
+            ``unmatched``, numbers of rows;
           * ``large_bytes``: size of the smallest large collective, see `collectives.large`;
           * ``host_ahead``: whether the devices need more time than the hosts;
           * ``clocks``: ``error_ms``, ``error_95_ms`` and ``ranks``, the number of aligned ranks;

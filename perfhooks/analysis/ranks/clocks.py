@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _CONVERGED_MS: Final = 1e-4
-"""The iteration stops when no clock is corrected by more than this, in ms."""
+"""Maximum correction of a clock, in ms, after which the iteration stops."""
 
 
 @dataclass(frozen=True)
 class Clocks:
     offset_ms: Mapping[int, float] = field(default_factory=dict)
-    """Offset to add to the times of each rank, in ms. It is 0 for the lowest of the ranks that common collectives
+    """Offset to add to the times of each rank, in ms; 0 for the lowest rank of each group that common collectives
     connect.
     """
     error_ms: float | None = None
@@ -27,9 +27,9 @@ class Clocks:
 def align(ends: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Clocks:
     """Find the clock offsets for which synchronizing collectives end on all ranks at the same time.
 
-    The end of a collective is the median of the aligned ends of its ranks. The offset of a clock is the median
+    The end of a collective is the median of the aligned ends on all ranks. The offset of a clock is the median
     difference between ends on this clock and the ends of the collectives. Ends and offsets are updated alternately
-    until they converge. Offsets below the sum of the errors of both clocks are set to 0.
+    until they converge. An offset smaller than the sum of the errors of both clocks is set to 0.
     """
     if not ends.height:
         return Clocks()
@@ -53,7 +53,7 @@ def align(ends: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Clocks
         offset=(pl.col("end") - pl.col("own")).first(),
         error=late.quantile(0.95),
     )
-    # with two clocks, each has half of the difference as its error
+    # with two clocks, the error of each clock is half of the difference
     error = pl.col("error") + pl.col("error").first().over("island")
     by_clock = by_clock.with_columns(offset=pl.when(pl.col("offset").abs() > error).then("offset").otherwise(0.0))
     offsets = dict(by_clock.explode("rank").sort("rank").select("rank", "offset").iter_rows())

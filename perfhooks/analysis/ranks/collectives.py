@@ -22,22 +22,24 @@ BETWEEN_TWO: Final = ("send", "recv", "send_recv")
 @dataclass(frozen=True)
 class Matched:
     rows: pl.DataFrame
-    """One row per rank and collective. ``match`` is the number of the collective, ``ranks`` the number of its ranks."""
+    """One row per rank and collective. ``match`` is the index of the collective, ``ranks`` the number of participating
+    ranks.
+    """
     clocks: Clocks
     unmatched: int
     unsure: frozenset[int]
-    """Numbers of steps with unmatched rows. Waits in these steps are unknown."""
+    """Numbers of steps with unmatched rows, whose waits are therefore unknown."""
     on_host: pl.DataFrame
     """Communication on the CPU: ``rank step start_ms duration_ms``."""
 
 
 def match(table: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Matched:
-    """Match the rows of several ranks that are the same collective.
+    """Match rows of several ranks that describe the same collective.
 
     Rows match if they have the same step, process group, operation, type and position in time order. Sizes are compared
-    only for operations with equal sizes on all ranks. If a rank has more or fewer rows of a kind in a step than most
-    ranks, these rows are skipped. A collective is also skipped if, by aligned clocks, one rank left it before another
-    arrived. Sends and receives are not matched.
+    only for operations with equal sizes on all ranks. If a rank has more or fewer rows of one kind in a step than most
+    ranks, the rows of this rank are skipped. A collective is also skipped if, by aligned clocks, one rank ended it
+    before another rank began it. Sends and receives are not matched.
 
     ``wait_ms`` is the duration minus the shortest duration in the same collective.
     """
@@ -82,7 +84,7 @@ def _number_matches(moving: pl.DataFrame) -> pl.DataFrame:
     rows = rows.filter(pl.col("count") == pl.col("count").mode().max().over("key"))
     rows = rows.with_columns(match=pl.struct("key", "index").hash())
     rows = rows.with_columns(ranks=pl.len().over("match").cast(pl.Int64))
-    # more ranks than the group size: several unnamed groups
+    # more ranks than the group size: the rows belong to several unnamed groups
     return rows.filter(
         (pl.col("ranks") > 1) & (pl.col("ranks") <= pl.col("group_size").fill_null(pl.col("ranks")))
     ).drop("key", "count")
@@ -114,7 +116,7 @@ def by_collective(matched: Matched) -> pl.DataFrame:
     """Return one row per collective.
 
     ``spread_ms`` is the time from the first to the last start, by aligned clocks. ``wait_ms`` is the longest wait of a
-    rank. ``last_rank`` has the shortest duration, and is null if no rank waited.
+    rank. ``last_rank``, the rank with the shortest duration, is null if no rank waited.
     """
     last = pl.col("duration_ms").arg_min()
     start = pl.col("start_ms")
@@ -138,7 +140,7 @@ def by_collective(matched: Matched) -> pl.DataFrame:
 
 
 def kinds(collectives: pl.DataFrame) -> pl.DataFrame:
-    """Summarize `by_collective` for each operation, group size, type and message size, the longest total first.
+    """Summarize `by_collective` for each operation, group size, type and message size, by decreasing total time.
 
     Times and bandwidth are medians, except ``longest_wait_ms``.
     """
@@ -166,8 +168,8 @@ def large(matched: Matched) -> pl.DataFrame:
     """Return the rows of large collectives: ``rank step ranks is_last bytes``.
 
     A large collective synchronizes all ranks and moves at least 10% of the bytes of the largest collective. Small
-    collectives, for example of a loss, are not related to the work of a rank. ``is_last``: the other ranks waited for
-    this rank.
+    collectives, for example of a loss, are not related to the work of a rank. ``is_last`` is true if the other ranks
+    waited for this rank.
     """
     rows = matched.rows.filter(pl.col("operation").is_in(_SYNCHRONIZING) & (pl.col("bytes") > 0))
     size = pl.col("bytes").max().over("match")

@@ -1,5 +1,3 @@
-"""Read the small files that the ranks of a run wrote for a window; no traces."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -57,7 +55,7 @@ class Facts(msgspec.Struct, gc=False):
 
     @property
     def clock(self) -> str:
-        """Identifier of the host's clock; empty without a boot id, because node names are not unique."""
+        """Identifier of the host's clock; empty without a boot id, because host names are not unique."""
         return f"{self.node} {self.boot}" if self.boot else ""
 
 
@@ -69,7 +67,7 @@ class RankedWindow:
     collectives: pl.DataFrame
     unreadable: dict[int, str] = field(default_factory=dict)
     earlier: dict[int, float] = field(default_factory=dict)
-    """Age in s of the files of each rank that has only files of an earlier attempt of the job."""
+    """Time in s from the files of each outdated rank to the start of the job's last attempt."""
 
     @property
     def clocks(self) -> dict[int, str]:

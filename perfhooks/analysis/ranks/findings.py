@@ -32,9 +32,9 @@ class RunFinding(Finding):
 def findings(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a finding for each part of the step with stragglers, largest gain first.
 
-    The timelines of all steps have priority, see `leads.leads`. In windows, ranks are compared by their own work,
-    because a rank that waits in a collective is not slow. A rank is named if it is a straggler in most windows that it
-    recorded. The finding names the part with the largest excess over the other ranks.
+    Stragglers in the timelines of unprofiled steps (`leads.leads`) have priority. In windows, ranks are compared by
+    their own work, because a rank that waits in a collective is not slow. A rank is named if it is a straggler in most
+    windows that it recorded. The finding names the part in which this rank exceeds the other ranks most.
     """
     window_counts: Counter[int] = Counter()
     slow: dict[int, list[dict[str, Any]]] = {}
@@ -62,7 +62,8 @@ def merge_findings(
 ) -> list[Mapping[str, Any]]:
     """Merge the findings of several ranks. Findings that differ only in numbers appear once.
 
-    ``rank`` is the rank with the largest gain; None for the run. ``ranks`` are all ranks that have the finding.
+    ``rank`` is the rank with the largest gain, and None for findings of the whole run. ``ranks`` are all ranks with the
+    finding.
     """
     by_title: dict[tuple[str, str, int], list[tuple[int, Mapping[str, Any]]]] = {}
     for rank, rows in of_ranks.items():

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def of_run(
     run: Run, listing: layout.Listing, nodes: Mapping[int, str], roles: Mapping[int, int], *, host_ahead: bool
 ) -> list[dict[str, Any]]:
-    """Find the stragglers in the training or validation loop with most time.
+    """Find the stragglers in the loop (training or validation) with the largest total time.
 
     If the hosts run ahead of their devices, host times do not show which rank is late.
 
@@ -36,9 +36,9 @@ def of_run(
         Plain data for each group of comparable ranks; empty for a single rank, or with too few steps:
 
         * ``ranks``, and ``stage``: the name of the loop;
-        * ``steps``, ``first`` and ``last``: the common unprofiled steps;
-        * ``stages``: the parts of a step (`leads.STAGE_TEXTS`), as columns ``name``, ``exposed_ms`` (mean; the sum is a
-          step), and the ``rank`` that is last most often, in ``percent`` of the steps;
+        * ``steps``, ``first`` and ``last``: number and range of the common unprofiled steps;
+        * ``stages``: the parts of a step (`leads.STAGE_TEXTS`), as columns ``name``, ``exposed_ms`` (mean; all rows sum
+          to a step), and the ``rank`` that is last most often, in ``percent`` of the steps;
         * ``leads``: the fields of `leads.Lead`, with ``rank`` and ``text``; None if the hosts run ahead.
     """
     ranks = sorted(layout.timeline.ranks(listing.files))

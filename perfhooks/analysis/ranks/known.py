@@ -1,5 +1,3 @@
-"""Cache of window summaries."""
-
 from __future__ import annotations
 
 import time
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SETTLED_S: Final = 2.0
-"""Age in s from which a folder is cached, because two changes soon after each other may have the same mtime."""
+"""Minimum age in s of a cached folder, because two changes soon after each other may have the same mtime."""
 
 
 class WindowSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +40,7 @@ class SummaryCache:
 
     @classmethod
     def read(cls, run: Path) -> SummaryCache:
-        """Read the cache; empty if another version of perfhooks wrote it, or if it is not readable."""
+        """Read the cache. Return an empty cache if the file is not readable, or from another version of perfhooks."""
         try:
             cache = read_json(run / PAGE_CACHE, _CacheFile, "a cache of window summaries")
         except (FileNotFoundError, PerfhooksError):

@@ -1,4 +1,4 @@
-"""Lanes for overlapping work of a stream. Viewers drop slices that partially overlap on one lane."""
+"""Lanes for overlapping work of a stream, because viewers drop slices that partially overlap on one lane."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Place = tuple[bytes, bytes]
 
 
 class Lanes:
-    """Moves overlapping work of a stream, and flow arrows to this work, to other lanes."""
+    """Moves overlapping work of a stream, and the flow arrows to this work, to other lanes."""
 
     def __init__(self) -> None:
         self._extents: dict[Place, list[tuple[Decimal, Decimal]]] = {}
@@ -27,7 +27,7 @@ class Lanes:
         self._is_work: dict[bytes, bool] = {}
 
     def move(self, event: Event) -> None:
-        """Set the lane of an event. Events must be passed in file order."""
+        """Set the lane of an event. Pass events in file order."""
         kind = bytes(event.get("ph", b""))
         if not {"pid", "tid", "ts"} <= event.keys() or kind not in (b'"X"', b'"f"'):
             return

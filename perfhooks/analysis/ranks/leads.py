@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
 
 _MAX_RATIO: Final = 0.25
-"""A delay begins or ends at a step if one of the mean delays before and after it is below this fraction of the other.
-"""
+"""Maximum ratio of the smaller to the larger mean delay, before and after a step at which a delay begins or ends."""
 
 
 class RankSteps(NamedTuple):
@@ -44,9 +43,9 @@ class RankSteps(NamedTuple):
     wall_ms: Values
     data_ms: Values
     backward_ms: Values
-    """Time in ms from the start of each step to the start of its last backward pass."""
+    """Time in ms from the start of each step to the start of the last backward pass of the step."""
     update_ms: Values
-    """Time in ms from the start of each step to its update, which begins after the last backward pass."""
+    """Time in ms from the start of each step to the optimizer update, which begins after the last backward pass."""
 
 
 class StageTimes(NamedTuple):
@@ -56,7 +55,7 @@ class StageTimes(NamedTuple):
 
 
 def group_comparable(ranks: Sequence[RankSteps], roles: Sequence[int | None]) -> list[list[int]]:
-    """Return groups of indices into ``ranks``. Ranks of a group have the same role and the same measured stages."""
+    """Return groups of indices into ``ranks``. All ranks of a group have the same role and the same measured stages."""
     groups: dict[tuple[int | None, bytes], list[int]] = {}
     for index, (rank, role) in enumerate(zip(ranks, roles, strict=True)):
         has_stage = 2 * np.isfinite(rank[2:]).mean(axis=1) > 1 if len(rank.numbers) else np.zeros(0, np.bool_)
@@ -67,8 +66,9 @@ def group_comparable(ranks: Sequence[RankSteps], roles: Sequence[int | None]) ->
 def align_steps(ranks: Sequence[RankSteps]) -> StageTimes | None:
     """Split the common steps of all ranks into the stages that all ranks measured; None with too few steps.
 
-    ``update`` ends at the end of the step, and ``forward`` at the start of the backward pass. Without backward passes
-    the stages are ``data`` and ``rest``. If waits for data were not measured, the only stage is ``step``.
+    The stages are ``update`` (to the end of the step), ``data``, ``forward`` (to the start of the backward pass) and
+    ``backward``. Without backward passes the stages are ``data`` and ``rest``. If waits for data were not measured, the
+    only stage is ``step``.
     """
     max_steps = None
     for names in (("step",), _ALL_STAGES, ("update", "forward", "backward"), ("data", "rest"), ("step",)):
@@ -153,7 +153,7 @@ class Lead(NamedTuple):
     row: int
     stage: int
     since: int | None
-    """First step in which the rank is late; None if it is late from the start."""
+    """First step in which the rank is late; None if the rank is late from the start."""
     until: int | None
     lead_ms: float
     percent: float
@@ -163,12 +163,12 @@ class Lead(NamedTuple):
 
 
 def leads(stages: StageTimes) -> list[Lead]:
-    """Return the stragglers of each stage, the most expensive first.
+    """Return the stragglers of each stage of the step, the most expensive first.
 
-    A rank has two excesses over the other ranks: in the time of the stage, and in the end of the stage. The delay of a
-    rank is the smaller excess. A rank that was early and waits therefore has no delay. A rank is a straggler by
-    `perfhooks.core.statistics.are_late`. If the delay begins or ends during the run, only the steps with delay
-    are tested.
+    A rank exceeds the other ranks by its time in the stage, and by the time at which it ends the stage. The delay of a
+    rank is the smaller excess, so a rank that was early and waits has no delay. `perfhooks.core.statistics.are_late`
+    decides whether a rank is a straggler. If the delay begins or ends during the run, only the steps with delay are
+    tested.
     """
     times, ranks = stages.times, len(stages.times)
     if ranks <= 1:
@@ -201,11 +201,11 @@ STAGE_TEXTS: Final = {
     "step": "in the step",
 }
 _ALWAYS_PERCENT: Final = 95.0
-"""Messages omit the percentage of late steps from this percentage on."""
+"""Minimum percentage of late steps for which a message omits the percentage."""
 
 
 def describe_lead(lead: Lead, name: str) -> str:
-    """Return the message about a straggler, without its rank and without a cause."""
+    """Return the message about a straggler, without the rank and the cause."""
     often = "" if lead.percent >= _ALWAYS_PERCENT else f" in {lead.percent:.0f}% of the steps"
     span = "".join(
         f" {word} step {step:,}" for word, step in (("from", lead.since), ("to", lead.until)) if step is not None
@@ -215,7 +215,7 @@ def describe_lead(lead: Lead, name: str) -> str:
 
 
 def _find_candidates(times: Ints, means: Values) -> list[int]:
-    # also compare means of the last quarter of the steps, to find a recent delay
+    # to find a recent delay, also compare means of the last quarter of the steps
     last = max(times.shape[1] // 4, LEAST_STEPS)
     longest = (mean.argsort()[::-1][:16] for mean in (means, times[:, -last:].mean(axis=1)))
     return sorted(set(np.concatenate([*longest]).tolist()))

@@ -41,7 +41,8 @@ _NAMING: Final = {
     b'"thread_name"': "name",
     b'"thread_sort_index"': "sort_index",
 }
-"""Metadata events that describe a process or thread, each with the name of its argument."""
+"""Metadata events that describe a process or thread, each with the key of the argument that contains the description.
+"""
 _DECODE: Final = msgspec.json.Decoder(list[Event])
 _ENCODE: Final = msgspec.json.Encoder()
 
@@ -51,7 +52,7 @@ class Merged:
     path: Path
     ranks: tuple[int, ...]
     aligned: bool
-    """Whether the clocks were aligned by collectives. If not, times are from the clock of each host."""
+    """Whether the clocks were aligned by collectives. If not, each time is from the clock of the rank's host."""
     error_ms: float | None
     problems: tuple[str, ...] = ()
 
@@ -73,10 +74,9 @@ def merge(
     """Merge the traces of all ranks of a window, block by block, in constant memory.
 
     Ids that link events are made unique per rank. Overlapping work of a stream gets separate lanes. Times are converted
-    to the clock of the first rank. Ids in arguments are unchanged: they refer to the trace of the rank.
+    to the clock of the first rank. Ids in arguments remain those of the rank's own trace.
 
-    Use ``follow_links`` only for folders that this process wrote. A link in a received folder may point to any file or
-    device.
+    Use ``follow_links`` only for folders that this process wrote: a link in a received folder may point to any file.
     """
     window = _find_window(target)
     paths = {rank: path for rank, path in _find_traces(window).items() if ranks is None or rank in ranks}
@@ -104,7 +104,6 @@ def merge(
 
 
 def is_ours(folder: Path) -> bool:
-    """Return whether perfhooks wrote the folder, so that `merge` finds its traces."""
     return (folder / MANIFEST).exists() or bool(layout.ranks_of_window(path.name for path in folder.iterdir()))
 
 
@@ -196,7 +195,7 @@ class _Writer:
 class _Processes:
     def __init__(self, rank: int, index: int) -> None:
         self._rank = rank
-        self._first = (index + 1) * 1000  # Perfetto uses process 0 for the idle process
+        self._first = (index + 1) * 1000  # Perfetto reserves process id 0 for the idle process
         self._numbers: dict[bytes, int] = {}
         self._raw: dict[bytes, msgspec.Raw] = {}
         self._facts: dict[bytes, dict[str, Any]] = {}

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from perfhooks.analysis.ranks.files import RankedWindow
 
 MAX_SHOWN: Final = 12
-"""Rank numbers or ranges in a sentence before the rest is left out."""
+"""Maximum rank numbers or ranges in a sentence."""
 
 
 def of_window(window: RankedWindow) -> list[dict[str, Any]]:
@@ -45,7 +45,7 @@ def of_window(window: RankedWindow) -> list[dict[str, Any]]:
 
 
 def _describe_earlier(seconds: float) -> str:
-    return f"has files of an earlier attempt only, {ms(seconds * 1e3)} before the last one began; they are not compared"
+    return f"has only files from {ms(seconds * 1e3)} before the last attempt of the job began; they are not compared"
 
 
 def _describe_partial(cause: str | None, reached: int) -> str | None:
@@ -78,7 +78,7 @@ def of_run(
 ) -> list[dict[str, Any]]:
     """Return the ranks without files in a window or in the run, with reasons.
 
-    If each rank deletes its own old windows (``trimmed``), only the last window of a stage is checked.
+    If each rank deletes its own old windows (``trimmed``), only the last window of each loop is checked.
     """
     expected = began.union(*windows.values(), *died.values())
     entries = []

@@ -1,7 +1,7 @@
-"""Find the ranks that do the same work and can be compared.
+"""Group the ranks that do the same work and can be compared.
 
-Comparable ranks take part in the same kinds of collectives and messages, about equally often per step. Ranks of
-different pipeline stages differ: middle stages send and receive more often, and in another order.
+Comparable ranks take part in the same kinds of collectives and messages, about equally often per step. In a pipeline,
+middle stages send and receive more often than the first and last stage.
 """
 
 from __future__ import annotations

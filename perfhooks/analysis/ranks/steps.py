@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.core.statistics import Flags, Matrix
 
 PARTS: Final = ("data", "compute", "communication", "other")
-"""Parts of the own work of a rank. ``other`` is host time, and known only if devices were traced."""
+"""Parts of the own work of a rank. ``other`` is host time, and null if no device was traced."""
 
 _TIMES: Final = ("wall_ms", "wait_ms", "own_ms", *(f"{part}_ms" for part in PARTS))
 
@@ -32,13 +32,13 @@ def parts(steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     Fast ranks wait inside collectives, so all ranks have equal step times. ``own_ms`` = ``wall_ms`` - ``wait_ms`` =
     data + compute + communication + other, with
 
-    * ``communication_ms``: communication that no computation hides, minus ``wait_ms``;
+    * ``communication_ms``: communication without concurrent computation, minus ``wait_ms``;
     * if devices were traced: ``compute_ms``, the time with a compute kernel; ``data_ms``, the wait for data, limited to
       the idle time of the device; and ``other_ms``, the remaining time: launches, copies, host work;
-    * otherwise ``compute_ms`` is the remaining time, and ``other_ms`` is null.
+    * if no device was traced: ``compute_ms`` is the remaining time, and ``other_ms`` is null.
 
-    ``data_ms`` is null without a loader. Without the device times of a step, all other parts are null, and so is
-    ``own_ms``. If the hosts run ahead of the devices, ``wall_ms`` is the median device time of the step.
+    Without a loader, ``data_ms`` is null. If the device times of a step are unknown, all other parts and ``own_ms`` are
+    null. If the hosts run ahead of the devices, ``wall_ms`` is the median device time of the step.
     """
     joined = steps.join(waits, on=["rank", "step"], how="left", nulls_equal=True)
     on_device = pl.lit(steps["busy_ms"].is_not_null().any())
@@ -71,11 +71,10 @@ def is_host_ahead(steps: pl.DataFrame) -> bool:
 
 
 def complete_steps(split: pl.DataFrame, unsure: frozenset[int]) -> pl.DataFrame:
-    """Return the steps with reliable waits, without incomplete steps at the ends of the window.
+    """Return the steps with reliable waits, without incomplete steps at the start and end of the window.
 
     A collective that is running when recording starts or ends is recorded on some ranks only. First and last steps with
-    unmatched collectives are skipped if other steps remain. If middle steps have unmatched collectives, the cause is
-    different, and all steps are kept.
+    unmatched collectives are skipped, unless no other steps remain or middle steps have unmatched collectives too.
     """
     unsure_steps = unsure & {*split["step"]}
     if not unsure_steps or not unsure_steps <= {split["step"].min(), split["step"].max()}:
@@ -89,9 +88,9 @@ def of_ranks(
 ) -> pl.DataFrame:
     """Return one row per rank: the means of the parts, and whether the other ranks wait for the rank.
 
-    ``excess_ms`` is the mean of its own work beyond the median of the other ranks of its ``role`` in the same step.
-    ``last`` is the number of ``large`` collectives in which the rank arrived last. ``is_straggler`` is whether
-    the excess is significant by `perfhooks.core.statistics.are_late`: over the steps, or over the large collectives if
+    ``excess_ms`` is the own work of the rank minus the median of the other ranks of its ``role`` in the same step, as a
+    mean. ``last`` is the number of ``large`` collectives in which the rank arrived last. ``is_straggler`` is whether
+    `perfhooks.core.statistics.are_late` finds the excess significant: over the steps, or over the large collectives if
     the rank is last in most of them. If the waits are unknown, and own work shows no straggler, ranks are compared by
     ``compute_ms``. ``by`` names the compared time: ``own`` or ``compute``.
     """
