@@ -223,11 +223,14 @@ def folder(tmp_path):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("on", ["local", "local:1"])
-def test_local_processes_make_the_same_report(call, folder, on):
-    alone = pages(call, folder)
-    assert alone[0] == 0
-    assert pages(call, folder, "--on", on) == alone
+def test_local_processes_make_the_same_report(call, folder):
+    """Also with a damaged trace, which does not affect the others."""
+    (folder / "rank-7.json").write_text('{"traceEvents": [{"ph": 3')
+    alone = code, page, errors = pages(call, folder)
+    assert (code, errors.count("\n")) == (1, 1)
+    assert "rank-7.json" in errors
+    assert b"rank-7.json contains no event" in page
+    assert pages(call, folder, "--on", "local") == alone
 
 
 @pytest.mark.slow
@@ -288,16 +291,6 @@ def test_share_of_another_format_names_its_version(folder):
         unpacked(other, "it")
 
 
-@pytest.mark.process
-def test_damaged_trace_does_not_affect_other_traces(call, folder):
-    (folder / "rank-7.json").write_text('{"traceEvents": [{"ph": 3')
-    for options in ((), ("--on", "local")):
-        code, page, errors = pages(call, folder, *options)
-        assert (code, errors.count("\n")) == (1, 1)
-        assert "rank-7.json" in errors
-        assert b"rank-7.json contains no event" in page
-
-
 def die_of(text, named):
     """Stands in for a trace whose reading takes a process down."""
     if text == named:
@@ -307,11 +300,9 @@ def die_of(text, named):
 
 @pytest.mark.process
 def test_dying_process_loses_only_one_trace():
-    items = [str(number) for number in range(9)]
-    found = dict(engines.map_unordered("local:2", partial(die_of, named="3"), items))
-    assert set(found) == set(range(9))
-    assert str(found.pop(3)) == "the process that read it died"
-    assert found == {number: str(number).encode() for number in range(9) if number != 3}
+    found = dict(engines.map_unordered("local:2", partial(die_of, named="1"), ["0", "1", "2", "3"]))
+    assert str(found.pop(1)) == "the process that read it died"
+    assert found == {number: str(number).encode() for number in (0, 2, 3)}
 
 
 @pytest.mark.parametrize("on", ["slurm", "dask", "ray:", "local:0", "local:many", "dask://"])
