@@ -254,63 +254,48 @@ def test_a_link_is_no_window_and_no_facts(run, tmp_path, monkeypatch, capsys):
 TRAINING = """
     import torch, perfhooks
     steps = "wait=1 warmup=0 active=2 repeat=2"
-    with perfhooks.Profiler(schedule=steps, out="runs", run="sent", exit_timeout=60) as prof:
-        for step in range(8):
-            torch.ones(8, 8) @ torch.ones(8, 8)
-            prof.step()
-    print("trained")
+    for out in "links to a file", "links to a folder", "FIFOs", "links of the user":
+        with perfhooks.Profiler(schedule=steps, out=out, run="sent") as prof:
+            for step in range(8):
+                torch.ones(8, 8) @ torch.ones(8, 8)
+                prof.step()
+        print(out, prof.wait(60))
 """
-NAMES_OF_A_RUN = (
-    *(
-        "rank0.timeline.csv",
-        "rank0.processor.csv",
-        "rank0.status.json",
-        "rank0.rare.csv",
-        "rank0.slow.csv",
-        "rank0.slow.folded",
-        "rank0.worker.log",
-    ),
-    *(
-        "run.json",
-        "report.html",
-        "report.json",
-        "findings.json",
-        ".page.cache.json",
-        ".rank0.recording",
-        ".rank0.process",
-        "requests",
-    ),
-    *(".rank0.lock", ".page.lock", ".run.lock", ".requests.lock", ".rank0.process.lock", "train-000001-000002"),
-)
+NAMES_OF_A_RUN = """
+rank0.timeline.csv rank0.processor.csv rank0.status.json rank0.rare.csv rank0.slow.csv rank0.slow.folded
+rank0.worker.log run.json report.html report.json findings.json .page.cache.json .rank0.recording .rank0.process
+.rank0.lock .page.lock .run.lock .requests.lock .rank0.process.lock requests train-000001-000002
+"""
 
 
-@pytest.mark.parametrize("kind", ["a link to a file", "a link to a folder", "a FIFO"])
-def test_a_training_writes_through_no_link_and_waits_for_no_fifo(tmp_path, victim, kind, run_script):
-    """Whatever has the name of a file of ours, the training is as without us, and nothing outside has changed."""
-    folder, outside = tmp_path / "runs" / "sent", tmp_path / "outside"
-    folder.mkdir(parents=True)
+def test_a_training_writes_through_no_link_and_waits_for_no_fifo(tmp_path, victim, run_script):
+    """Whatever has the name of a file of ours, the training is as without us, and nothing outside has changed.
+
+    The run and its parent may be links: the user has named them, and they may be on another disk.
+    """
+    outside = tmp_path / "outside"
     outside.mkdir()
-    for name in NAMES_OF_A_RUN:
-        place = folder / name
-        if kind == "a FIFO":
-            os.mkfifo(place)
-        else:
-            place.symlink_to(victim if kind == "a link to a file" else outside)
+    makers = {
+        "links to a file": lambda place: place.symlink_to(victim),
+        "links to a folder": lambda place: place.symlink_to(outside),
+        "FIFOs": os.mkfifo,
+    }
+    for kind, make in makers.items():
+        (tmp_path / kind / "sent").mkdir(parents=True)
+        for name in NAMES_OF_A_RUN.split():
+            make(tmp_path / kind / "sent" / name)
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "large").mkdir()
+    (tmp_path / "links of the user").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk" / "sent").symlink_to(tmp_path / "large")
     done = run_script(TRAINING)
-    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    assert (done.returncode, done.stdout.splitlines()) == (
+        0,
+        [f"{kind} True" for kind in (*makers, "links of the user")],
+    )
     assert "Traceback" not in done.stderr
     assert victim.read_text() == "{}"
     assert list(outside.iterdir()) == []
-
-
-def test_run_folder_and_parent_can_be_links(tmp_path, run_script):
-    """The user has named them: the run may be on another disk."""
-    for name in ("disk", "large"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "runs").symlink_to(tmp_path / "disk")
-    (tmp_path / "disk" / "sent").symlink_to(tmp_path / "large")
-    done = run_script(TRAINING)
-    assert done.returncode == 0, done.stderr
     assert Place(tmp_path / "large" / "train-000001-000002").load().state == "done"
 
 
@@ -446,19 +431,10 @@ JUNK = [
     json.dumps({"format": 1, "windows": ["w"] * 100_000, "world_size": 10**9}),
     *(f'{{"rank": {each}, "first": {each}, "world_size": {each}, "time": {each}}}' for each in NUMBERS),
 ]
+FIRST = ["run.json", f"{WINDOW}/rank0.capture.json", f"{WINDOW}/.rank0.{TOKEN}.spool.json"]
 FILES = [
-    "run.json",
-    f"{WINDOW}/rank0.capture.json",
-    f"{WINDOW}/rank0.page.json",
-    f"{WINDOW}/rank0.steps.csv",
-    "rank0.timeline.csv",
-    "rank0.startup.csv",
-    ".rank0.recording",
-    ".rank0.lock",
-    ".page.lock",
-    ".page.cache.json",
-    ".rank0.steps.000000000000.raw",
-    f"{WINDOW}/.rank0.{TOKEN}.spool.json",
+    *(f"{WINDOW}/rank0.page.json", f"{WINDOW}/rank0.steps.csv", "rank0.timeline.csv", "rank0.startup.csv"),
+    *(".rank0.recording", ".rank0.lock", ".page.lock", ".page.cache.json", ".rank0.steps.000000000000.raw"),
 ]
 
 
@@ -469,18 +445,21 @@ def no_traceback(code, said):
         assert said.startswith("perfhooks: ") + said.count("\nperfhooks: ") == 1, said
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_invalid_file_contents_are_one_line(run, name, monkeypatch, capsys):
+@pytest.mark.parametrize("names", [*([name] for name in FIRST), FILES], ids=lambda names: names[0])
+def test_invalid_file_contents_are_one_line(run, names, monkeypatch, capsys):
+    """Without a file of the first ones no other is read. The others have each content once, beside other contents."""
     publish_json(run / WINDOW / "rank0.page.json", {"format": 1})
-    for junk in JUNK:
-        (run / name).unlink(missing_ok=True)
-        (run / name).write_bytes(junk if isinstance(junk, bytes) else junk.encode())
+    for turn in range(len(JUNK)):
+        for place, name in enumerate(names):
+            junk = JUNK[(turn + place) % len(JUNK)]
+            (run / name).unlink(missing_ok=True)
+            (run / name).write_bytes(junk if isinstance(junk, bytes) else junk.encode())
         began = time.process_time()
         no_traceback(*report(monkeypatch, capsys, run))
         assert time.process_time() - began < 5, "it ends soon"
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [*FIRST, *FILES])
 @pytest.mark.parametrize("kind", ["folder", "FIFO", "link to itself"])
 def test_special_files_are_one_line_and_do_not_block(run, name, kind, monkeypatch, capsys):
     (run / name).unlink(missing_ok=True)
@@ -597,7 +576,17 @@ _NOT_ALMIGHTY = (
     "import ctypes, os, sys; [ctypes.CDLL(None).prctl(24, each, 0, 0, 0) for each in (1, 2, 3)]; "
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
-"""Start a program without the rights (CAP_DAC_OVERRIDE and its like) by which root may write everywhere."""
+_ALL_OF = """
+import json, sys
+from perfhooks.cli.app import main
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["perfhooks", *words]
+    try:
+        main()
+    except SystemExit as end:
+        print(end.code)
+"""
+"""Some commands in a program without the rights (CAP_DAC_OVERRIDE and its like) by which root may write everywhere."""
 
 
 @pytest.mark.worker
@@ -607,16 +596,16 @@ def test_unwritable_folder_is_one_line(run, tmp_path):
     testing.write_trace(trace, EVENTS)
     for path in (*run.rglob("*"), run):
         path.chmod(0o555 if path.is_dir() else 0o444)
-    lines = []
+    words = [(verb, str(run)) for verb in ("report", "merge", "flame")]
+    words += [("report", str(trace)), ("report", str(run / WINDOW))]
+    command = [sys.executable, "-c", _NOT_ALMIGHTY, sys.executable, "-c", _ALL_OF, json.dumps(words)]
     try:
-        for arguments in (["report", run], ["merge", run], ["flame", run], ["report", trace], ["report", run / WINDOW]):
-            command = [sys.executable, "-c", _NOT_ALMIGHTY, sys.executable, "-m", "perfhooks", *map(str, arguments)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
-            assert done.returncode == 2, done.stdout + done.stderr
-            lines += done.stderr.splitlines()
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path)
     finally:
         for path in (run, *run.rglob("*")):
             path.chmod(0o755)
+    assert done.stdout.splitlines() == ["2"] * 5, done.stdout + done.stderr
+    lines = done.stderr.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["perfhooks"] * 5, lines
     assert "copy it to a folder of your own" in lines[0]
     assert all(str(run) in line for line in lines)

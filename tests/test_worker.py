@@ -391,16 +391,11 @@ def test_inbox_returns_one_message_at_a_time(monkeypatch):
     ]
 
 
-def test_training_imports_the_trace_reader_only_on_use():
+def test_training_imports_the_trace_reader_only_on_use(run_script):
     """Each module that the training does not import saves CPU time at its start."""
-    code = (
-        "import sys, perfhooks.record.loop.profiler\n"
-        "names = ('perfhooks.trace.reading.reader', 'perfhooks.trace.tables', 'polars')\n"
-        "names += ('perfhooks.report.finishing.finish',)\n"
-        "print([name for name in names if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=TIMEOUT)
-    assert done.stdout == "[]\n"
+    late = "perfhooks.trace.reading.reader", "perfhooks.trace.tables", "polars", "perfhooks.report.finishing.finish"
+    code = f"import sys, perfhooks.record.loop.profiler; print([name for name in {late} if name in sys.modules])"
+    assert run_script(code).stdout == "[]\n"
 
 
 def test_debugger_does_not_change_the_command_of_the_worker(monkeypatch):
