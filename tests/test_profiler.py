@@ -304,12 +304,11 @@ def test_unknown_stack_metric_is_rejected():
         prof.export_stacks("folded", metric="time")
 
 
-@pytest.mark.worker
+@pytest.mark.recorder
 def test_tensorboard_handler_works_beside_perfhooks_handlers(tmp_path):
     handlers = [torch.profiler.tensorboard_trace_handler("tb", use_gzip=True), "steps", {"type": "trace"}]
-    with Profiler(schedule=SCHEDULE, on_trace_ready=handlers, out="runs", run="r") as prof:
+    with Profiler(schedule=SCHEDULE, on_trace_ready=handlers, out="runs", run="r", background=False) as prof:
         loop(prof)
-    assert prof.wait()
     assert len(list((tmp_path / "tb").glob("*.pt.trace.json.gz"))) == 2
     assert (tmp_path / "runs/r/train-000002-000003/rank0.steps.csv").exists()
     assert marks(tmp_path / "runs/r/train-000006-000007/rank0.pt.trace.json.gz") == ["ProfilerStep#6", "ProfilerStep#7"]

@@ -204,9 +204,8 @@ def test_request_accepts_only_its_options():
         Profiler(poll=0)
 
 
-@pytest.mark.worker
 def test_a_request_to_a_profiler_that_ends_is_a_message(tmp_path, caplog):
-    with Profiler(schedule="on request", out=tmp_path, **QUIET) as prof:
+    with Profiler(schedule="on request", out=tmp_path, background=False, **QUIET) as prof:
         prof.step()
         prof.request()
     assert "no window is recorded on request: the loop ended at step 1" in caplog.text
@@ -282,7 +281,6 @@ def test_command_and_signal_request_windows(tmp_path):
     assert "rank 3 does not record in this run; recording ranks: 0" in str(done.exception)
 
 
-@pytest.mark.worker
 def test_command_exits_with_1_and_reasons_if_no_rank_recorded(tmp_path, monkeypatch):
     """A job that hears it, and ends before the steps that were chosen."""
     results, heard = [], threading.Event()
@@ -293,7 +291,7 @@ def test_command_exits_with_1_and_reasons_if_no_rank_recorded(tmp_path, monkeypa
             heard.set()
 
     monkeypatch.setattr(RequestInbox, "collect", collect)
-    with Profiler(schedule="on request", out=tmp_path, run="r", poll=0.02, **QUIET) as prof:
+    with Profiler(schedule="on request", out=tmp_path, run="r", poll=0.02, background=False, **QUIET) as prof:
         prof.step()
         command = ["capture", str(tmp_path / "r"), "--timeout", "60"]
         thread = threading.Thread(target=lambda: results.append(CliRunner().invoke(app, command)))

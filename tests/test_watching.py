@@ -603,14 +603,21 @@ def test_sampling_interval_depends_on_the_cost_of_samples():
     assert thrift.rest(is_usual=True) == 0.5, "a slow step of a second is seen, whatever looks take"
 
 
-def test_periodic_slow_steps_are_predicted():
-    assert predict([100, 200, 300]) == 400
-    assert predict([100, 201, 300, 399]) == 498
-    assert predict([100, 200, 301, 403]) == 504, "to a step"
-    assert predict([100, 200, 303, 409]) is None
-    assert predict([100, 200]) is None
-    assert predict([100, 130, 300, 301]) is None
-    assert predict([7, 8, 9, 10]) is None
+@pytest.mark.parametrize(
+    ("slow_steps", "next_step"),
+    [
+        ([100, 200, 300], 400),
+        ([100, 201, 300, 399], 498),
+        ([100, 200, 301, 403], 504),
+        ([100, 200, 303, 409], None),
+        ([100, 200], None),
+        ([100, 130, 300, 301], None),
+        ([7, 8, 9, 10], None),
+    ],
+)
+def test_periodic_slow_steps_are_predicted(slow_steps, next_step):
+    """To a step."""
+    assert predict(slow_steps) == next_step
 
 
 def test_cause_explains_at_least_half_of_the_excess():
@@ -698,20 +705,18 @@ def test_report_shows_slow_steps_after_the_last_window(tmp_path, monkeypatch):
     assert "be_late" in (tmp_path / "r" / "report.html").read_text()
 
 
-@pytest.mark.worker
 @pytest.mark.parametrize("watch", [True, False])
 def test_watch_false_starts_no_watcher(tmp_path, watch):
-    with Profiler(schedule="on request", out=tmp_path, run="r", watch=watch) as prof:
+    with Profiler(schedule="on request", out=tmp_path, run="r", watch=watch, background=False) as prof:
         prof.step()
     assert (tmp_path / "r/rank0.status.json").exists() is watch
 
 
-@pytest.mark.worker
 def test_folder_is_checked_at_the_poll_interval(tmp_path, monkeypatch):
     """Sixty times, which at the usual once a second take longer than this waits."""
     looks = []
     monkeypatch.setattr(watcher.RequestInbox, "collect", lambda *_: looks.append(1))
-    with Profiler(schedule="on request", out=tmp_path, run="r", poll=0.01) as prof:
+    with Profiler(schedule="on request", out=tmp_path, run="r", poll=0.01, background=False) as prof:
         keep_stepping(prof, lambda: len(looks) >= 60, most_s=50)
 
 
@@ -747,13 +752,13 @@ def threads():
     return [thread for thread in threading.enumerate() if thread.name == watcher.NAME]
 
 
-@pytest.mark.worker
+@pytest.mark.recorder
 def test_dead_watcher_is_one_log_line(tmp_path, monkeypatch, caplog):
     def broken(self):
         raise ZeroDivisionError
 
     monkeypatch.setattr(watch.Watch, "tick", broken)
-    with Profiler(schedule="on request", out=tmp_path, poll=0.01) as prof:
+    with Profiler(schedule="on request", out=tmp_path, poll=0.01, background=False) as prof:
         keep_stepping(prof, lambda: "the watcher stopped (ZeroDivisionError)" in caplog.text)
         prof.request(1)
         keep_stepping(prof, lambda: prof._course.windows.handover.places)
@@ -762,7 +767,8 @@ def test_dead_watcher_is_one_log_line(tmp_path, monkeypatch, caplog):
 
 @pytest.mark.process
 def test_profilers_share_one_thread_that_ends_with_them(tmp_path):
-    profilers = [Profiler(schedule="on request", out=tmp_path, run=name, poll=0.01) for name in "abc"]
+    options = {"schedule": "on request", "out": tmp_path, "poll": 0.01, "background": False}
+    profilers = [Profiler(run=name, **options) for name in "abc"]
     for prof in profilers:
         prof.start()
     until = time.monotonic() + 60
@@ -777,7 +783,7 @@ def test_profilers_share_one_thread_that_ends_with_them(tmp_path):
     for prof in profilers:
         prof.pause()
         prof.stop()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -790,13 +796,11 @@ watcher.attach(WatchedLoop(Timeline("train"), "train", 60.0, step=int, wake=int)
 """
 
 
-@pytest.mark.worker
-def test_process_with_a_watched_loop_ends_with_its_program():
+def test_process_with_a_watched_loop_ends_with_its_program(run_script):
     """As that of a program which never stops its profiler."""
-    subprocess.run([sys.executable, "-c", ENDS], check=True, timeout=300)
+    assert run_script(ENDS, is_whole=True).returncode == 0
 
 
-@pytest.mark.worker
 def test_deleted_folder_and_tracer_change_nothing(tmp_path, caplog):
     import shutil
 
@@ -804,7 +808,7 @@ def test_deleted_folder_and_tracer_change_nothing(tmp_path, caplog):
         seen.append(event)
 
     seen = []
-    with Profiler(schedule="on request", out=tmp_path, run="r", poll=0.01) as prof:
+    with Profiler(schedule="on request", out=tmp_path, run="r", poll=0.01, background=False) as prof:
         sys.settrace(trace)
         keep_stepping(prof, lambda: prof._course.loop.limit_ns is not None)
         sys.settrace(None)
@@ -893,10 +897,10 @@ def test_cpu_time_of_own_processes_is_not_of_other_programs(tmp_path, monkeypatc
 def test_cpu_time_of_a_foreign_program_is_of_other_programs():
     before = counters.others_ns()
     starts = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]])"
-    burns = "import time\nwhile time.process_time() < 1: pass"
+    burns = "import time\nwhile time.process_time() < 0.5: pass"
     # the pipe is read until both have ended
     subprocess.run([sys.executable, "-c", starts, burns], capture_output=True, check=True, timeout=100)
-    assert counters.others_ns() - before > 0.8e9 / os.cpu_count()
+    assert counters.others_ns() - before > 0.4e9 / os.cpu_count()
 
 
 @pytest.mark.parametrize(("ranks", "is_told"), [(1, True), (2, False)])
@@ -909,13 +913,13 @@ def test_cpu_time_of_other_programs_is_unknown_with_ranks(monkeypatch, ranks, is
     assert (row.first, row.last, math.isnan(row.others_ms)) == (3, 5, not is_told)
 
 
-@pytest.mark.worker
+@pytest.mark.recorder
 def test_threads_of_perfhooks_add_few_calls_to_a_trace(tmp_path):
     schedule = "wait=1 warmup=1 active=200 repeat=1"
-    with Profiler(schedule=schedule, out=tmp_path, run="r", with_stack=True) as prof:
+    options = {"with_stack": True, "background": False, "on_trace_ready": "trace"}
+    with Profiler(schedule=schedule, out=tmp_path, run="r", **options) as prof:
         for _ in prof.steps(range(205)):
             time.sleep(0.005)
-        prof.wait(60)
     (path,) = (tmp_path / "r").glob("train-*/rank0.pt.trace.json.gz")
     with gzip.open(path) as file:
         calls = [each["name"] for each in json.load(file)["traceEvents"] if each.get("cat") == "python_function"]
