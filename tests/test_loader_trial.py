@@ -21,11 +21,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
+from typer.testing import CliRunner
 
 from perfhooks import OptionError, try_loader
+from perfhooks.cli.app import app
 from perfhooks.record.launch import loader_trials
 from perfhooks.run.circumstances import Circumstances, Loader
-from perfhooks.trials import loader_trial
+from perfhooks.trials import loader_runner, loader_trial
 from perfhooks.trials.loader_results import LoaderResult, LoaderSetting, LoaderTrial
 from perfhooks.trials.loader_runner import LoaderRunner
 from perfhooks.trials.loader_trial import measure_loader
@@ -59,26 +61,31 @@ class Stream(IterableDataset):
         return map(torch.tensor, itertools.count())
 
 
+def children():
+    live = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    return [child.pid for child in live if "resource_tracker" not in " ".join(child.cmdline()[:4])]
+
+
 def of_workers(trial):
     return {each.setting.workers: each for each in trial.tried if each.setting.ahead in {None, 2}}
 
 
 def test_waiting_workers_are_measured_in_parallel_and_removed():
     """Sleeping needs no processor, so more workers than processors make more batches, as the plan says."""
-    before, state = set(psutil.Process().children()), torch.random.get_rng_state()
+    before, state = children(), torch.random.get_rng_state()
     loader = DataLoader(Sleepy(0.04), batch_size=2, shuffle=True)
     trial = try_loader(loader, seconds=8)
     found = of_workers(trial)
     assert {0, 1, 2, 4} <= found.keys()
     assert found[4].rate > 2.5 * found[1].rate
-    assert found[1].rate <= 12.5 * 1.02, "no more than the sleep allows: what was made between two turns does not count"
+    # no more than the sleep allows: a block may begin late, by less than a batch, but what was ready before is left out
+    assert (found[1].batches - len(found[1].rates)) / found[1].seconds <= 12.5 * 1.02
     assert found[4].planned == pytest.approx(4 * found[1].planned, rel=0.1)
     assert found[1].waited_percent > 50
     assert (found[0].is_own, found[1].is_own) == (True, False)
     assert (loader.num_workers, loader.prefetch_factor, loader.persistent_workers) == (0, None, False)
     assert torch.equal(torch.random.get_rng_state(), state)
-    left = set(psutil.Process().children()) - before
-    assert [each for each in left if "resource_tracker" not in " ".join(each.cmdline())] == []
+    assert children() == before
     assert "a disk" in str(trial)
 
 
@@ -136,12 +143,8 @@ class Greedy(Sleepy):
         return super().__getitem__(index)
 
 
-def children():
-    live = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    return [child.pid for child in live if "resource_tracker" not in " ".join(child.cmdline()[:4])]
-
-
-def test_worker_that_ends_with_a_lock_of_the_loader_is_killed():
+def test_worker_that_ends_with_a_lock_of_the_loader_is_killed(monkeypatch):
+    monkeypatch.setattr(loader_runner, "MP_STATUS_CHECK_INTERVAL", 0.5)  # torch would wait for each for five seconds
     before = children()
     trial = measure_loader(DataLoader(Greedy(count=20)), 60)
     assert of_workers(trial)[0].batches
@@ -220,21 +223,17 @@ def test_smallest_sufficient_number_of_workers_is_named():
     assert "persistent_workers" not in str(kept)
 
 
-def test_more_prefetching_is_named_only_if_certainly_faster():
-    rows = tried(1, 20), tried(1, 30, ahead=4, verdict="undecided")
-    assert LoaderTrial(name="", tried=rows).best.setting.ahead == 2
-    rows = tried(1, 20), tried(1, 30, ahead=4)
-    assert LoaderTrial(name="", tried=rows).best.setting.ahead == 4
+@pytest.mark.parametrize(("verdict", "ahead"), [("undecided", 2), ("faster", 4)])
+def test_more_prefetching_is_named_only_if_certainly_faster(verdict, ahead):
+    trial = LoaderTrial(name="", tried=(tried(1, 20), tried(1, 30, ahead=4, verdict=verdict)))
+    assert trial.best.setting.ahead == ahead
 
 
-def test_unknown_number_of_cpus_is_not_mentioned():
+def test_busy_machine_is_mentioned_and_an_unknown_number_of_cpus_is_not():
+    busy = str(LoaderTrial(name="", tried=(tried(1, 20, queued=5.0),), cores=2))
+    assert "a single worker waited for a CPU 50% of its runnable time" in busy
     rows = tried(1, 20, processors=1), tried(2, 40, processors=2)
     assert "CPUs are in use" not in str(LoaderTrial(name="", tried=rows, cores=None))
-
-
-def test_busy_machine_is_mentioned():
-    text = str(LoaderTrial(name="", tried=(tried(1, 20, queued=5.0),), cores=2))
-    assert "a single worker waited for a CPU 50% of its runnable time" in text
 
 
 def test_the_plan_is_about_the_step_of_the_last_run():
@@ -283,10 +282,23 @@ def in_trial(tmp_path, way="fork", *options):
     return process, psutil.Process(process.pid).children(recursive=True), short
 
 
-@pytest.mark.parametrize("way", ["fork", "forkserver"])
-def test_loader_of_a_training_is_measured_before_its_first_step(tmp_path, way):
+def is_alive(process):
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def all_end(processes):
+    until = time.monotonic() + 120
+    while any(map(is_alive, processes)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return not any(map(is_alive, processes))
+
+
+def test_loader_of_a_training_is_measured_before_its_first_step(tmp_path):
     """Ctrl-C ends the trial with the measurements until then: this test makes none of them exact."""
-    process, below, temporary = in_trial(tmp_path, way, "--csv")
+    process, below, temporary = in_trial(tmp_path, "fork", "--csv")
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
@@ -298,7 +310,7 @@ def test_loader_of_a_training_is_measured_before_its_first_step(tmp_path, way):
     assert {row.partition(",")[0] for row in rows} >= {"1", "2"}
     assert "measured without training steps" in err
     assert [*Path(temporary).glob("perfhooks*")] == []
-    assert psutil.wait_procs(below, timeout=60)[1] == []
+    assert all_end(below)
 
 
 def test_training_without_a_loader_is_one_line(tmp_path):
@@ -324,12 +336,12 @@ def test_a_training_without_a_loader_ends_with_the_time(tmp_path):
         "open('child', 'w').write(str(child.pid))\n"
         "time.sleep(600)\n"
     )
-    words = [sys.executable, "-m", "perfhooks", "try", "--loader", "--seconds", "10", "--", "waits.py"]
+    words = [sys.executable, "-m", "perfhooks", "try", "--loader", "--seconds", "5", "--", "waits.py"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
     assert done.returncode == 1
-    assert "waits.py did not iterate within 10 s (--seconds) a torch.utils.data.DataLoader" in done.stderr
+    assert "waits.py did not iterate within 5 s (--seconds) a torch.utils.data.DataLoader" in done.stderr
     child = int((tmp_path / "child").read_text())
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    assert not psutil.pid_exists(child) or all_end([psutil.Process(child)])
 
 
 def test_killed_training_keeps_the_results_until_then(tmp_path):
@@ -341,16 +353,17 @@ def test_killed_training_keeps_the_results_until_then(tmp_path):
     assert process.returncode == 0, err
     assert "Interrupted: fewer blocks were measured than planned." in out
     assert "num_workers=" in out
-    assert psutil.wait_procs(below, timeout=60)[1] == []
+    assert all_end(below)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
-def test_killed_command_leaves_no_process(tmp_path, number):
-    process, below, _ = in_trial(tmp_path)
+@pytest.mark.parametrize(("number", "way"), [(signal.SIGKILL, "fork"), (signal.SIGHUP, "forkserver")])
+def test_killed_command_leaves_no_process(tmp_path, number, way):
+    process, below, _ = in_trial(tmp_path, way)
     process.send_signal(number)
     process.communicate(timeout=300)
     assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number)
-    assert psutil.wait_procs(below, timeout=60)[1] == []
+    assert (tmp_path / "log").read_text(encoding="utf-8").split() == ["validated"] * 2
+    assert all_end(below)
 
 
 def test_error_of_perfhooks_is_reported_as_such(tmp_path, monkeypatch, caplog):
@@ -371,8 +384,6 @@ def test_ranks_other_than_the_first_end_before_the_trial(tmp_path):
     assert done.returncode == 1
 
 
-def test_operator_options_are_rejected_with_a_loader(tmp_path):
-    command = [sys.executable, "-m", "perfhooks", "try", "--loader", "--op", "aten::mm", "--", "train.py"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "the other options are for operators" in done.stderr
+def test_operator_options_are_rejected_with_a_loader():
+    done = CliRunner().invoke(app, ["try", "--loader", "--op", "aten::mm", "--", "train.py"])
+    assert "the other options are for operators" in str(done.exception)
