@@ -12,7 +12,7 @@ from perfhooks.core.words import line
 
 
 def main() -> None:
-    """Run a command. An error of perfhooks prints one line and exits, mostly with code 2."""
+    """Run a command. An error of perfhooks prints one line, and the exit code is mostly 2."""
     try:
         plain = run.parsed(sys.argv[1:])
         if plain is not None:

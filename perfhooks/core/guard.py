@@ -57,7 +57,7 @@ def is_terminal() -> bool:
 
 
 def write_error(text: str) -> None:
-    """Write to standard error, even if its reader is closed or blocked.
+    """Write to standard error, even if the pipe's reader is closed or blocked.
 
     Text that remains in the buffer of ``sys.stderr`` would end Python with exit code 120.
     """
@@ -81,7 +81,7 @@ def write_error(text: str) -> None:
 def enable_console_log(*, apart: bool = False) -> None:
     """Show INFO lines on the terminal if the program did not configure logging.
 
-    ``apart`` keeps these lines out of the program's own log.
+    ``apart`` keeps the INFO lines out of the program's own log.
     """
     if apart:
         logger.propagate = False

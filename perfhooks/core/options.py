@@ -22,7 +22,7 @@ MOST_STEPS: Final = 1000
 WARMUP: Final = 1
 """Warm-up steps of a requested window. Without warm-up, the first step would include the start of the recorder."""
 MOST_WAITING: Final = 16
-"""Maximum waiting requests. Further requests are refused, because each change of the schedule checks all requests."""
+"""Maximum waiting requests. Each change of the schedule checks all requests."""
 
 Ranks = Literal["all", "first-of-node"] | Sequence[int] | Callable[[Job], bool]
 

@@ -18,7 +18,7 @@ RULES: Final = "perfhooks.rules"
 def entry_points(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
     """Return the entry points of a group.
 
-    `importlib.metadata.entry_points` also parses the entry points of other groups.
+    `importlib.metadata.entry_points` is slower: it parses the entry points of all groups.
     """
     packages = importlib.metadata.distributions()
     names = [package.name for package in packages if group in (package.read_text("entry_points.txt") or "")]

@@ -5,8 +5,8 @@
     import torch ─ first step ─ windows ─ ... ─ last step ─ the interpreter ends: phases `End`, then the exit summary
                                 └─ a fork; in the child: phases `Child`
 
-No other module registers such handlers, except `launch.site.sitecustomize`: it registers the exit summary first, and
-Python calls exit handlers in reverse order, so the exit summary comes last.
+No other module registers handlers of exits or forks, except `launch.site.sitecustomize`. sitecustomize registers the
+exit summary first, because Python calls the first handler last.
 
 Threads of perfhooks in a training are daemons of `watch.watcher`, `launch.startup`, `launch.step_signal`,
 `loop.ending.in_step`, `loop.ending.signals`, `loop.labelling` and `loop.limits.run_opening`.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 THREADS: Final = "perfhooks"
 POLL_S: Final = 0.1
-"""Interval of checks for other processes and their files, in s. A user does not notice this delay."""
+"""Interval of checks for other processes and their files, in s."""
 EXIT_S: Final = 0.5
 """Maximum wait for another thread or process at the end of the training, in s. The time between SIGTERM and SIGKILL is
 longer (30 s in torchrun, Kubernetes and SLURM).
@@ -113,7 +113,7 @@ def _end() -> None:
 def end_with_child() -> None:
     """Run the functions of `at_end` at the end of a child of multiprocessing.
 
-    Forked children skip Python's exit handlers. This finalizer runs before the finalizers of queues and pools.
+    Forked children skip Python's exit handlers. The finalizer runs before those of queues and pools.
     """
     for package in _packages():
         util = sys.modules.get(f"{package}.util")
@@ -124,7 +124,7 @@ def end_with_child() -> None:
 def last_error() -> BaseException | None:
     """Return the exception that ends the program.
 
-    `torch.multiprocessing.spawn` replaces this exception by SystemExit.
+    `torch.multiprocessing.spawn` would replace the exception by SystemExit.
     """
     error = getattr(sys, "last_value", None)
     if error is None and is_child():
@@ -170,8 +170,8 @@ def _run_all(calls: list[Callable[[], object]]) -> None:
 def end_by_ctrl_c() -> None:
     """Let a program that Ctrl-C ended die of SIGINT, as without perfhooks.
 
-    CPython sets a flag after an uncaught KeyboardInterrupt. Each ``exec`` of a string clears this flag, for example in
-    dataclasses. A string that raises KeyboardInterrupt sets the flag again (``run_eval_code_obj``).
+    CPython sets a flag after an uncaught KeyboardInterrupt. Each ``exec`` of a string, for example in dataclasses,
+    clears the flag. A string that raises KeyboardInterrupt sets the flag again (``run_eval_code_obj``).
     """
     is_interactive = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
     if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not is_interactive:

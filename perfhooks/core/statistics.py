@@ -136,15 +136,15 @@ def level(
 ) -> Level:
     """Return the step times of one run, with errors from a moving-block bootstrap.
 
-    The bootstrap draws blocks of consecutive steps with replacement (circular, Politis & Romano 1992). Its standard
+    The bootstrap draws blocks of consecutive steps with replacement (circular, Politis & Romano 1992). The standard
     errors are computed without random samples: the mean of a sample, and the number of steps below a limit, are sums
     over blocks and therefore nearly normal.
 
     Args:
         steps: Step times above 0 in execution order, with at least `LEAST_STEPS` that are not outliers.
         is_far: Mask of outliers.
-        usual: Expected time of each step, from all runs with the same data. Only deviations from this time count as
-            variation.
+        usual: Expected time of each step, from all runs with the same data. Only deviations from the
+            expected time count as variation.
         waited: Ratio of run-queue wait in each step; NaN if not measured.
 
     Raises:
@@ -226,7 +226,7 @@ def _memory(values: Values) -> int:
 
 
 def certainty(values: Values, chance: float) -> float:
-    """Return the mean of correlated values, divided by its significance limit for ``chance``."""
+    """Return the mean of correlated values, divided by the significance limit of this mean for ``chance``."""
     mean = float(values.mean())
     length, memory = block_length(values), _memory(values) if values.std() else 1
     error = float(_deviation(values[:, None], length, memory)[0])
@@ -251,8 +251,8 @@ def _deviation(columns: Matrix, length: int, memory: int) -> Values:
 def _visible_variance(count: int, length: int, memory: int) -> float:
     """Return the variance between correlated blocks, divided by the variance between independent blocks.
 
-    In an autoregressive process, correlation lowers this variance by the fraction (1 - exp(-x)) / x. Here x is the
-    block length divided by ``memory``, the number of correlated steps.
+    In an autoregressive process, correlation lowers the variance between blocks by the fraction (1 - exp(-x)) / x,
+    where x is the block length divided by ``memory``, the number of correlated steps.
     """
     memories = length / max(memory, 1)
     return (1 - length / count) * (1 + math.expm1(-memories) / memories)
@@ -267,7 +267,8 @@ def least_delay(means: Values, step: float) -> float:
     """Return the minimum mean delay per step of a late rank.
 
     Args:
-        means: Mean per step of each rank. With `MANY` or more ranks, the limit is a multiple of their deviation.
+        means: Mean per step of each rank. With `MANY` or more ranks, the limit is a multiple of the deviation
+            between the means.
         step: Step time, in the same unit.
     """
     finite = means[np.isfinite(means)]
@@ -277,7 +278,7 @@ def least_delay(means: Values, step: float) -> float:
 
 
 def are_late(delays: Matrix, step: float, least: float, chance: float) -> Flags:
-    """Return which ranks the other ranks wait for. All parts of perfhooks use this rule.
+    """Return which ranks are late, so that the other ranks wait.
 
     A rank is late if its mean delay is at least ``least`` and statistically significant. Each delay is limited to one
     step, so that a long pause is no evidence. In series of `LEAST_STEPS` or more, neighbours may be correlated, see
@@ -298,7 +299,7 @@ def are_late(delays: Matrix, step: float, least: float, chance: float) -> Flags:
 
 
 def fewer_than_others(late: Flags) -> Flags:
-    """Return the late ranks; none if more than half are late, because then the other ranks are early."""
+    """Return the late ranks; none if more than half are late, because the other ranks would be early."""
     return late if 2 * late.sum() <= len(late) else np.zeros(len(late), np.bool_)
 
 
@@ -338,9 +339,8 @@ def means_of(values: Matrix) -> Values:
 def _are_certain(delays: Matrix, chance: float) -> Flags:
     """Return which ranks have a significant mean delay, by Student's t.
 
-    The standard error comes from the variation between steps of the rank, or of all ranks if it is larger. With one
-    step per rank there is no such variation. All ranks are then significant if there are `MANY`, because `least_delay`
-    includes the variation between ranks.
+    The standard error comes from the variation between steps: of the rank, or of all ranks if larger. With one step per
+    rank, all ranks are significant if there are `MANY`, because `least_delay` includes the variation between ranks.
     """
     is_measured = np.isfinite(delays)
     steps = is_measured.sum(axis=1)

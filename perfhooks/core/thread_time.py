@@ -47,14 +47,12 @@ class CountedThread:
         return None
 
     def switches(self) -> int | None:
-        """Return the number of voluntary and involuntary context switches; None outside Linux."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             lines = self._read("status").splitlines()
             return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
         return None
 
     def faults(self) -> int | None:
-        """Return the number of page faults; None outside Linux."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             fields = self._read("stat").rpartition(")")[2].split()
             return int(fields[7]) + int(fields[9])

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
 MAX_TEXT: Final = 1000
-"""Maximum letters of an external text, for example an exception message. Some messages contain whole tables."""
+"""Maximum letters of an external text, for example an exception message."""
 
 _TIMES: Final = (("us", 1e-3), ("ms", 1.0), ("s", 1e3), ("min", 6e4), ("h", 3.6e6))
 _FROM: Final = {"us": 0.0, "ms": 0.1, "s": 1e3, "min": 1.2e5, "h": 7.2e6}
@@ -70,7 +70,6 @@ def first_names(names: Sequence[str]) -> str:
 
 
 def truncated(text: str, most: int) -> str:
-    """Replace the end of a text longer than ``most`` characters by an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 2]} …"
 
 

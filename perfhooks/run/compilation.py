@@ -1,7 +1,7 @@
 """Graphs of torch.compile in this process, and their breaks.
 
 TorchDynamo records the last 64 compilations (``torch._dynamo.utils.get_compilation_metrics``) and all graph breaks
-(``graph_break_reasons``). These interfaces of torch are private; missing values are empty.
+(``graph_break_reasons``). Both interfaces of torch are private; missing values are empty.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Run:
         """Create a run folder in ``out``, a folder or an fsspec URL.
 
         ``name`` must be equal on all ranks. None uses the job id of torchrun or SLURM, else time and process id.
-        ``before`` is the number of earlier runs with this job id.
+        ``before`` is the number of earlier runs with the same job id.
         """
         parent = remote.local_folder(out) if remote.is_url(out) else Path(out).absolute()
         remote.check_text(parent)
@@ -111,7 +111,7 @@ class Run:
                 own.remove(kind(self.rank))
 
     def manifest(self) -> Manifest:
-        """Return ``run.json``. Raise PerfhooksError if it is broken, or of another format."""
+        """Return ``run.json``. Raise PerfhooksError if the file is broken, or of another format."""
         return Manifest.read(self.folder)
 
     def place(self, stage: str, first: int, last: int | None) -> Place:
@@ -213,7 +213,6 @@ class Run:
                 yield Place(layout.below(self.folder, mark.window), rank), path, is_gone
 
     def is_recording(self, place: Place) -> bool:
-        """Whether a rank may be recording or saving a window."""
         return any(item == place and not is_gone for item, _, is_gone in self._marks())
 
     def is_any_recording(self) -> bool:

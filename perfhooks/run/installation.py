@@ -55,7 +55,10 @@ class Installation:
         )
 
     def owners(self, trace: Trace) -> dict[str, str]:
-        """Map the first part of each file name in a trace to its `Origin`. Call this on the recording host."""
+        """Map the first part of each file name in a trace to the `Origin` of the file.
+
+        Call the function on the recording host.
+        """
         frames = {trace.names[name] for name in set(trace.name[trace.rows(Kind.PYTHON)].tolist())}
         files = {first_part(name) or file: file for name in frames if (file := file_of(name))}
         paths = {part: path for part, file in sorted(files.items()) if (path := self._path_of(file))}
@@ -68,7 +71,10 @@ class Installation:
         }
 
     def origin_of(self, file: str) -> Origin:
-        """Return the origin of a file, for example the user. A name in angle brackets is generated code."""
+        """Return the origin of a file: the user, an installed package, torch, and so on.
+
+        A name in angle brackets is generated code.
+        """
         if file.startswith("<"):
             return Origin.NO_SOURCE
         if is_torch(file):

@@ -18,9 +18,9 @@ def current_job() -> Job:
     """Return the job from torch.distributed, else from the environment of torchrun or SLURM.
 
     ``identity`` is equal on all ranks and after an elastic restart, and different for the next job. The identity
-    consists of torchrun's run id, and SLURM's job and step. On one node the identity also contains the launching
+    consists of torchrun's run id, and SLURM's job and step. On one node, ``identity`` also contains the launching
     process. A job on several nodes without these ids has only its rendezvous endpoint. The next job may use the same
-    endpoint, so pass ``--rdzv-id`` or ``run=``.
+    rendezvous endpoint, so pass ``--rdzv-id`` or ``run=``.
     """
     own = _from_process_group() or _from_torchrun() or _from_slurm() or _Place(0, 1)
     return Job(

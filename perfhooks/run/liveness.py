@@ -22,7 +22,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     space: str = ""
     """PID namespace of the process, because each container counts processes from 1."""
     began: str = ""
-    """Start time of the process, which distinguishes the process from later processes with the same ID."""
+    """Start time of the process, because later processes can have the same ID."""
 
     @classmethod
     def current(cls) -> Process:

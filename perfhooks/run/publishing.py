@@ -1,7 +1,7 @@
 """Write into a run folder: a file gets its name when it is complete, and no link is followed.
 
 Other users may place links in the folder at any time. Each file and folder in the run is therefore opened relative to
-its open parent folder:
+the open parent folder:
 
     perf/latest          may be a link: the user has named it
       train-000012-14    opened from it, and no link
@@ -110,7 +110,6 @@ class OwnFolder:
             return os.fdopen(open_plain(here.path / here(name), flags, here.descriptor), "rb+")
 
     def append_rows(self, name: str, header: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
-        """Append rows to a CSV file. A new file begins with the header."""
         with self.append(name) as file:
             is_new = not file.seek(0, os.SEEK_END)
             file.write(csv_bytes([header, *rows] if is_new else rows))
@@ -242,7 +241,6 @@ def is_whole_json(path: Path) -> bool:
 
 
 def is_newer(path: Path, other: Path) -> bool:
-    """Return whether ``path`` exists and is at least as new as ``other``."""
     try:
         return path.stat().st_mtime_ns >= other.stat().st_mtime_ns
     except FileNotFoundError:

@@ -36,7 +36,7 @@ def is_plain(path: Path) -> bool:
 def check_plain(path: Path, *, writes: bool = False) -> None:
     """Raise NotPlainError for links, folders and FIFOs.
 
-    If ``writes``, also raise it for files with a second hard link, which another program may use.
+    If ``writes``, also raise the error for files with a second hard link, which another program may use.
     """
     _check(path, path.lstat(), writes=writes)
 
@@ -94,7 +94,6 @@ class _Format(msgspec.Struct):
 
 
 def read_format(path: Path, kind: type[T], supported: int, what: str) -> T:
-    """Read a JSON file with `read_json`, after a check of its format number."""
     check_format(path, read_json(path, _Format, what).format, supported)
     return read_json(path, kind, what)
 

@@ -13,7 +13,7 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 def of_program() -> str:
     """Return the commit of the program's repository, else of the working directory, without starting git.
 
-    Uncommitted changes are not detected, because that needs a read of every file.
+    Uncommitted changes are not detected, because the detection would read every file.
     """
     program = Path(sys.argv[0] if sys.argv else "")
     try:

@@ -1,9 +1,9 @@
 """Steps of a run from its timelines, without warm-up and outliers.
 
 A series of steps ends when the step numbers jump or go back, for example at a restart from a checkpoint. The first
-steps of a series (5% of them, at least 3, at most 10) contain one-time work and are excluded. Steps longer than three
-times the median contain a validation, a checkpoint or a pause. Profiled and unprofiled steps are analysed separately.
-Warm-up steps of the recorder belong to neither group.
+steps of a series (5%, but 3 to 10) contain one-time work and are excluded. Steps longer than three times the median
+contain a validation, a checkpoint or a pause. Profiled and unprofiled steps are analysed separately. Warm-up steps of
+the recorder belong to neither group.
 """
 
 from __future__ import annotations
@@ -121,9 +121,10 @@ class Counted(NamedTuple):
 
     @property
     def waiting(self) -> float | None:
-        """Wait for data as a fraction of the step: median of at most ten blocks of steps. None after too few steps.
+        """Wait for data as a fraction of the step: median of at most ten blocks of steps.
 
-        A single long wait, such as the start of loader workers, changes only one block.
+        The result is None after too few steps. A single long wait, such as the start of loader workers, changes only
+        one block.
         """
         columns = np.isfinite(self.all_data_ms)
         if columns.sum() < max(5, len(columns) / 2):
@@ -173,7 +174,7 @@ def _plain(rows: Rows) -> tuple[Any, ...]:
 
 
 def read_last_of(paths: Iterable[Path], most: int) -> list[dict[str, Steps]]:
-    """Read the last ``most`` bytes of several files. Parsing them together is faster for small files."""
+    """Read the last ``most`` bytes of several files. Parsing small files together is faster."""
     texts = [_text(path, most) for path in paths]
     if any(
         b",-2," in text for text in texts

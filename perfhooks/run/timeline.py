@@ -83,11 +83,12 @@ class Ended(NamedTuple):
 
 
 class Timeline:
-    """Raw clock readings of the steps of a loop. Step times are computed when they are written.
+    """Raw clock readings of the steps of a loop.
 
-    The training thread only adds clock readings. Another thread removes ended steps, and holds the lock ``taking`` like
-    all callers of `take`, `take_rare`, `reached`, `since` and `walls_since`. Each access is one operation of a list, a
-    dictionary or an array in C, so neither thread waits for the other.
+    Step times are computed from the readings when the timeline is written. The training thread only adds clock
+    readings. Another thread removes ended steps, and holds the lock ``taking`` like all callers of `take`, `take_rare`,
+    `reached`, `since` and `walls_since`. Each access is one operation of a list, a dictionary or an array in C, so no
+    thread waits for another.
     """
 
     def __init__(self, stage: str) -> None:
@@ -150,7 +151,7 @@ class Timeline:
     def take_rare(self) -> list[Aside]:
         """Remove and return the validations and checkpoints so far.
 
-        The caller calls `take` later. Nested intervals of the same part count once.
+        The caller calls `take` later. Nested intervals of one part count once.
         """
         taken: list[Aside] = []
         rare = [self._rare.popleft() for _ in range(len(self._rare))]
@@ -226,7 +227,6 @@ class Timeline:
         return step, walls
 
     def since(self, step: int) -> Ended:
-        """Return the stored ended steps from ``step`` on."""
         columns = [np.concatenate(pair) for pair in zip(self._tail, self._read()[0], strict=True)]
         return Ended(*(column[columns[0] >= step] for column in columns))
 
@@ -350,7 +350,7 @@ class Rows(NamedTuple):
                 file.write((_before(file) + "".join(lines)).encode("utf-8", "replace"))
 
     def save(self, file: IO[bytes]) -> None:
-        """Write binary data, fifty times as fast as text. Only `load` on this host can read it."""
+        """Write binary data, fifty times as fast as text. Only `load` on this host can read the file."""
         file.write(f"{in_timeline(self.stage)}\n".encode("utf-8", "replace") + np.array(self[1:], np.int64).tobytes())
 
     @classmethod

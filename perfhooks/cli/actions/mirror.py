@@ -79,8 +79,8 @@ def holds_traces(url: str) -> bool:
 def mirror(target: str, tell: Callable[[int, int], object] | None = None, *, traces: bool = False) -> Path:
     """Copy the changed files of a URL. Traces of a run are copied only with ``traces``.
 
-    Ranks of one run may write to several URLs: ``target`` then contains all URLs, with commas in between. Unused copies
-    are deleted after a week.
+    If ranks of one run write to several URLs, ``target`` contains all URLs, with commas in between. Unused copies are
+    deleted after a week.
     """
     root = remote.temporary_folder() / _MIRRORS / hashlib.sha256(os.fsencode(target)).hexdigest()[:12]
     for old in root.parent.glob("*"):

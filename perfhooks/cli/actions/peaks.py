@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _BEST_OF: Final = 5
 _LONG_S: Final = 0.05
-"""Minimum duration of a measured matrix product in s. Kernel launches and clock changes are then below 1% of it."""
+"""Minimum duration of a measured matrix product in s, of which kernel launches and clock changes take less than 1%."""
 _SMALLEST, _LARGEST = 256, 16384
 """Range of matrix sizes in rows. GEMMs of most devices reach their peak at a third of the largest."""
 _COPIED: Final = {"cpu": 1 << 28, "cuda": 1 << 30}

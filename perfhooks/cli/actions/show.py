@@ -71,7 +71,7 @@ _ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}
 _SPLIT: Final = {"kernels": "kernels_by_launch", "counters": "counters_by_kernel"}
 _OF_ALL_WINDOWS: Final = ("steps", "checks")
 _OF_STACKS: Final = ("functions", "modules", "stacks")
-"""Tables that need stacks. If the last window has none, the loop's second window has them."""
+"""Tables that need stacks. The second window of a loop has stacks if the last window has none."""
 _NEEDED_OPTIONS: Final = {"shapes": "record_shapes", **dict.fromkeys(("stack", "line", "module"), "with_stack")}
 """Option of the recorder that a value of ``--by`` needs."""
 _OF_RUN: Final = ("startup", "slow")
@@ -195,7 +195,7 @@ def check(name: str, by: Sequence[str] = ()) -> None:
 def tables(
     target: str | None, names: Sequence[str], by: Sequence[str] = (), *, communication: str | None = None
 ) -> dict[str, pl.DataFrame]:
-    """Return tables of a target.
+    """Return tables of a run, a window or a trace.
 
     The tables of steps and checks cover all windows. The tables of the start-up and of slow steps cover the run. Other
     tables cover the last window. If the last window lacks stacks or shapes, tables that need them come from the loop's

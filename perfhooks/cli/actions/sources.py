@@ -79,8 +79,8 @@ def run_of(target: str | None) -> Path | None:
 def last_window(sources: Sequence[Source], *, need: str | None = None) -> list[Source]:
     """Return the traces of the window that ended last, the lowest rank first.
 
-    If that window lacks the option ``need``, for example ``"with_stack"``, return the second window of the loop, which
-    records one step with stacks and shapes.
+    If the window was recorded without the option ``need``, for example ``"with_stack"``, return the second window of
+    the loop, which records one step with stacks and shapes.
     """
     explaining = [source for source in sources if source.explains]
     last = _ended_last([source for source in sources if not source.explains] or sources)

@@ -47,11 +47,11 @@ class Plan:
     b: Command
     tolerance: float
     in_turns: bool = False
-    """Whether the second program of a pair starts after the first one ends, instead of interleaved blocks."""
+    """Whether the second program of a pair starts after the end of the first, without interleaved blocks."""
     steps: int | None = None
-    """Number of steps after which each program is ended; None lets it end by itself."""
+    """Number of steps after which each program is ended; None waits for its end."""
     seconds: float | None = None
-    """Time of steps in s after which each program is ended; None lets it end by itself."""
+    """Time of steps in s after which each program is ended; None waits for its end."""
 
 
 class ComparisonResult(NamedTuple):
@@ -219,7 +219,7 @@ class Alternation:
 def _turn(program: Program, length_s: float) -> Turn:
     """Return the next block.
 
-    Every other block has one more step, so that periodic work does not always have the same position in a block.
+    Every second block is one step longer, so that periodic work changes its position in the blocks.
     """
     if not program.blocks:
         return Turn(1)

@@ -48,7 +48,7 @@ class Freezer:
                 time.sleep(0.0005)
 
     def thaw(self) -> None:
-        """Resume the paused threads. Call this repeatedly, because a thread may pause after the first call."""
+        """Resume the paused threads. Callers repeat the call, because a thread may pause after the first call."""
         self._is_incomplete()
         for thread, number in list(self._signals.items()):
             if number is not None:

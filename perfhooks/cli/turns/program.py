@@ -186,7 +186,7 @@ class Program:
             self.notes = list(dict.fromkeys([*self.notes, f"{note}: {self._freezer.refusal}"]))
 
     def let_go(self, turn: Turn, beside: Program | None = None) -> None:
-        """Let the program run its next block, on the CPU of the program ``beside`` it."""
+        """Let the program run its next block, on the CPU on which the other program, ``beside``, last ran."""
         processors = {} if beside is None else beside.processors
         self._held.clear()
         self._turn = turn
@@ -263,7 +263,7 @@ class Program:
             self.is_over = True
 
     def has_lost_patience(self, beside: Program) -> bool:
-        """Whether ``beside``, which has done its first step, has waited too long for the first step of this program."""
+        """Whether the other program, ``beside``, has waited too long for the first step of this program."""
         if self.has_steps or beside.first_step_s is None:
             return False
         # its start may take five times as long as that of the other program

@@ -5,8 +5,8 @@
            ├─ program A     with its ranks, loader workers and other children
            └─ program B     only in a comparison
 
-If perfhooks or the supervisor dies, the survivor ends every process below itself. Signal handlers only note a signal;
-`Owner.check` raises the first one, so a second signal cannot interrupt the clean-up.
+If perfhooks or the supervisor dies, the survivor ends every process below itself. Signal handlers only store a signal.
+`Owner.check` raises an error for the first signal only, so a second signal cannot interrupt the clean-up.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def _end_children(
 ) -> None:
     """Wait for all children, including adopted ones, and kill the remaining ones after a time limit.
 
-    A zombie counts until it is reaped, because other threads of its process may run on and keep its children.
+    A zombie counts as running, because other threads of its process may run on and keep its children.
     """
     deadline = time.monotonic() + GRACE_S
     own = {process.pid for process in started}

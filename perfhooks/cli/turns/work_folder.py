@@ -32,7 +32,7 @@ class WorkFolder:
     def use_repository(self, common: Path) -> None:
         """Store the repository, whose worktrees are removed with the folder.
 
-        Call this before the first worktree is created.
+        Call this function before the first worktree is created.
         """
         with (self.path / _REPOSITORIES).open("ab") as file:
             file.write(os.fsencode(common) + b"\0")

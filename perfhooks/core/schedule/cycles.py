@@ -65,7 +65,7 @@ class Schedule:
         Args:
             value: None, a schedule, a mapping of its fields, a string for ``parse``, ``"on request"``, ``"when
                 settled"`` or a function ``step -> ProfilerAction``. The result of ``torch.profiler.schedule`` is
-                converted to a ``Schedule``, because an idle step then costs no call.
+                converted to a ``Schedule``, whose idle steps cost no call.
 
         Raises:
             ScheduleError: The value has another type, or describes an invalid schedule.
@@ -122,7 +122,7 @@ class Schedule:
         return cls(**values)
 
     def to_dict(self) -> dict[str, int]:
-        """Return a mapping with all six fields. ``Schedule.of`` accepts them."""
+        """Return a mapping with all six fields. ``Schedule.of`` accepts the mapping."""
         return asdict(self)
 
     @property

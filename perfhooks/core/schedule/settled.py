@@ -47,9 +47,9 @@ class WhenSettled(OnRequest):
         step    0 1 2 3 4 5 6 7 8 9                            compared after 10, 15, 22, 33 steps:
                     [before][ last]  warm-up, window           settled if the medians of both groups are close
 
-    Recorded steps are slower, with stacks tenfold, so a single rank ends the window as soon as `is_enough`. Several
-    ranks must record the same steps, but do not communicate. They wait for ten steps, or until `LONGEST_WAIT_S` after
-    the end of the first step, which ends at the same time on all ranks because of collectives.
+    Recorded steps are slower, with stacks tenfold, so a single rank ends the window as soon as `is_enough`. All ranks
+    must record the same steps, but do not communicate. Several ranks wait for ten steps, or until `LONGEST_WAIT_S`
+    after the end of the first step, which ends at the same time on all ranks because of collectives.
     """
 
     def __init__(self) -> None:
@@ -69,10 +69,10 @@ class WhenSettled(OnRequest):
     def decided(
         self, step: int, now: int, walls: Sequence[int], *, together: bool, shortest_wait_s: float = 0.0
     ) -> Planned | None:
-        """Return the window if it begins with this step. All times are in nanoseconds.
+        """Return the window if it begins with ``step``, else None. All times are in nanoseconds.
 
-        ``walls`` are the last `MOST_LOOKED_AT` step times or more. ``together``: other ranks must come to the same
-        decision. The window begins after ``shortest_wait_s`` at the earliest.
+        ``walls`` are the last `MOST_LOOKED_AT` step times or more. ``together``: all ranks must decide for the same
+        step. The window begins after ``shortest_wait_s`` at the earliest.
         """
         if step < self._look_at:
             return None

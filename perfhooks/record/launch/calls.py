@@ -1,8 +1,8 @@
 """Wrappers of module calls, backward passes and ``torch.save``, for programs without a loader or optimizer.
 
-During its import, torch.compile takes the current ``torch.nn.Module.__call__`` for torch's own, so the wrapper is
-removed during that import. On a CPU, the wrapper of backward passes stays installed, because the times of backward
-passes show late ranks.
+At its import, torch.compile takes the current ``torch.nn.Module.__call__`` for torch's own, so the wrapper is removed
+meanwhile. On a CPU, the wrapper of backward passes stays installed, because the times of backward passes show late
+ranks.
 """
 
 from __future__ import annotations

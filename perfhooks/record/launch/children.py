@@ -19,7 +19,7 @@ TRAINS_IN_POOL: Final = (
 
 
 def is_helper_process() -> bool:
-    """Return whether this is a worker of a loader or pool, or a tool of torch or multiprocessing."""
+    """Return whether this process is a worker of a loader or pool, or a tool of torch or multiprocessing."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     is_tool = getattr(spec, "name", "").startswith("torch.") or _is_fork_server()
     return is_tool or is_loader_worker() or is_pool_worker()
@@ -36,7 +36,7 @@ def is_loader_worker() -> bool:
 
 
 def is_forked_by_loader() -> bool:
-    """Return whether a loader forks this process. Call this during the fork."""
+    """Return whether a loader forks this process. Call the function during the fork."""
     codes = (frame.f_code for frame in outwards(sys._getframe()))
     return any(code.co_name == "__init__" and code.co_filename.endswith(frames.ITERATORS) for code in codes)
 

@@ -46,8 +46,8 @@ memory.
 def is_possible() -> bool:
     """Return whether a separate process can wait for the end of the command.
 
-    Linux makes orphans children of a subreaper or of a container's first process. If the command is such a process and
-    waits for all its children, both processes would wait for each other.
+    Linux makes orphans children of a subreaper or of a container's first process. If the command is such a parent and
+    waits for all children, the command and the detached process would wait for each other.
     """
     if not hasattr(os, "fork"):
         return False
@@ -114,7 +114,7 @@ def _open(pid: int) -> int | None:
 
 
 def wait(pid: int, descriptor: int | None) -> int | None:
-    """Return the exit code of the process; negative for a signal."""
+    """Return the exit code of the process; negative if a signal ended it."""
     if descriptor is None:
         import psutil
 

@@ -1,9 +1,9 @@
 """Start-up recording: the first steps of a program, kept in memory until the end.
 
 The report contains the recording, unless the program reaches a window of the schedule. The recording starts at the
-first call, fetch, backward pass or update. If the script computes for 0.3 s without one of these events, operators are
-recorded without steps. A step ends with an update; without updates, with a backward pass; without both, with a call.
-The first update or backward pass restarts the count of steps.
+first call, fetch, backward pass or update. If the script computes for 0.3 s without any event, operators are recorded
+without steps. A step ends with an update; without updates, with a backward pass; without both, with a call. The first
+update or backward pass restarts the count of steps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The training prints the exit summary at its own exit, so its process, signals and exit code stay unchanged."""
+"""The training itself prints the exit summary at exit, so that its signals and exit code stay unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrappers of DataLoader iterators. They report each pass over the data set and each fetch of a batch."""
+"""Wrappers of DataLoader iterators. The wrappers report each pass over the data set and each fetch of a batch."""
 
 from __future__ import annotations
 

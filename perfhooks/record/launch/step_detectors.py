@@ -53,9 +53,7 @@ the detector, because some programs read their loader into a list and train on t
 _STAGE_ROUNDS: Final = 10
 """Minimum consecutive updates of one optimizer before another optimizer starts a new phase of training."""
 _LONE_UPDATES: Final = 3
-"""Number of consecutive updates after which an optimizer ends the steps, if other optimizers were used only at the
-start.
-"""
+"""Minimum consecutive updates of an optimizer that ends steps, if other optimizers were used only at the start."""
 
 
 class Round:

@@ -219,7 +219,7 @@ class StepSignal:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Disable step detection at the first error, because thousands of fetches could repeat it."""
+        """Disable step detection at the first error, because thousands of fetches could repeat the error."""
         failed = True
         with guard("detecting steps"):
             yield

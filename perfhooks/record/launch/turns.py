@@ -247,9 +247,9 @@ def _sched_getcpu() -> Callable[[], int | None]:
 
 
 def _move_to_cpu(cpu: int) -> None:
-    """Move this thread to a CPU, without pinning the thread to it.
+    """Move this thread to a CPU, without pinning the thread.
 
-    A CPU of another NUMA node is skipped, because this thread's memory is slower from there.
+    A CPU of another NUMA node is skipped, because memory access would be slower.
     """
     current = _cpu()
     if current in (None, cpu) or not hasattr(os, "sched_setaffinity"):

@@ -150,7 +150,6 @@ class Handover:
         return None if self.run is None else self.run.place(self._stage, window.first, last)
 
     def report_open(self, window: RecordedWindow | None) -> None:
-        """Report which window is open; None if no window is open."""
         if self.run is not None:
             place = None if window is None else self.find_place(window)
             self.run.enter_window(None if place is None else place.folder.name)

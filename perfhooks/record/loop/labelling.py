@@ -1,8 +1,8 @@
 """Automatic labels for the parts of a step, active only while a window records.
 
-Wrappers replace the functions of torch that begin these parts. torch's global module hooks are not used:
-``torch.compile`` would warn at every call of a compiled module, and compile the model again when the hooks are removed.
-``torch.autograd.grad`` is not replaced, because torch.compile guards it.
+Wrappers replace functions of torch that begin a part. torch's global module hooks are not used: ``torch.compile`` would
+warn at every call of a compiled module, and compile the model again when the hooks are removed. ``torch.autograd.grad``
+is not replaced, because torch.compile guards the function.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def start(
 
 
 def _find_original() -> bool:
-    """Store the function that our replacement calls. Return False if it may call the replacement recursively.
+    """Store the function that our replacement calls. Return False if this function may call the replacement.
 
     ``make_fx`` and ``torch.fx`` patch module calls and later restore the previous attribute. If a window ends between
     patch and restoration, ``make_fx`` restores the replacement of perfhooks.
@@ -156,7 +156,7 @@ def loader() -> Loader | None:
 def has_function_mode() -> bool:
     """Whether the program used its own function mode.
 
-    torch's recorder with stacks reads the gradients of weights through such a mode.
+    torch's recorder with stacks reads the gradients of weights through torch function modes.
     """
     return _state.has_function_mode
 

@@ -113,7 +113,7 @@ class Membership:
     def _count_runs(self) -> None:
         """Count the runs of this process.
 
-        Ranks that do not record also count, so that a run has one number on all ranks.
+        Ranks that do not record also count, so that all ranks use the same number.
         """
         if self._number is None and self.writes and not self._name:
             folder = self._out

@@ -163,7 +163,7 @@ def drain(window: Any) -> None:
 def check_observer(observer: Any) -> None:
     """Raise an UnavailableError if cuspy's observer cannot record the device.
 
-    Kineto prepares only once, after this check.
+    The check comes first, because Kineto can be prepared only once.
     """
     if not getattr(observer, "available", True):
         raise UnavailableError("cuspy's observer is not available")

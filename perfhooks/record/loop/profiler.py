@@ -48,8 +48,8 @@ def _selects_no_rank(_: Job) -> bool:
 class Profiler(TorchInterface):
     """Profiles the steps of a loop on a schedule, in place of ``torch.profiler.profile``.
 
-    Without a schedule it records from start to stop, as torch does. With a schedule or ``out`` it writes a run folder.
-    Each window has a trace, a step table and an operator table, and stacks if they were recorded.
+    Without a schedule, the profiler records from start to stop, as torch does. With a schedule or ``out``, the profiler
+    writes a run folder. Each window has a trace, a step table and an operator table, and stacks if they were recorded.
 
         with perfhooks.Profiler(schedule="wait=10 warmup=2 active=3 repeat=1") as prof:
             for batch in prof.steps(loader):
@@ -97,7 +97,7 @@ class Profiler(TorchInterface):
     def start(
         self, step: int | None = None, *, out: str | os.PathLike[str] | None = None, run: str | None = None
     ) -> None:
-        """Start the loop, if it has not started yet.
+        """Start the loop if it has not started yet.
 
         Args:
             step: Number of the current step, for a resumed training; None continues the count, initially at 0.
@@ -135,7 +135,7 @@ class Profiler(TorchInterface):
         self._course.pause(cause)
 
     def discard(self) -> Path | None:
-        """End without a message and remove the steps so far, because they were not training steps.
+        """End without a message, and remove the steps so far, which were no training steps.
 
         Returns:
             The run folder, which another profiler may use; None if a window was recorded.

@@ -151,7 +151,7 @@ class Tasks:
 
     @property
     def has_steps_left(self) -> bool:
-        """Whether the worker must still write step times of earlier tasks, before those of later steps."""
+        """Whether the worker has not written all earlier step times, which must precede later step times."""
         return self.windows_left < len(self.pending)
 
     def _start(self) -> None:
@@ -181,7 +181,10 @@ class Tasks:
             self.worker.close()
 
     def leave(self, timeout: float, *, is_loud: bool = True) -> bool:
-        """Wait for the worker and return whether it is done. An unfinished worker continues without this process."""
+        """Wait for the worker, and return whether all tasks are done.
+
+        An unfinished worker continues without this process.
+        """
         if self.worker is not None:
             self.worker.close()
         is_done = self.wait(timeout, is_loud=is_loud)

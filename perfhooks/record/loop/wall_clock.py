@@ -1,4 +1,7 @@
-"""Detection of changes of the system clock. Kineto uses this clock, so a change makes all times of a window wrong."""
+"""Detection of changes of the system clock.
+
+Kineto uses the system clock, so a change makes all times of a window wrong.
+"""
 
 from __future__ import annotations
 

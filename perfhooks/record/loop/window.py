@@ -115,7 +115,7 @@ def _notifying(method: Callable[..., Any], listener: Callable[[], object]) -> Ca
 def counting_for_daemon(end_step: Callable[[int], None]) -> Callable[[int], None]:
     """Return a function that calls ``end_step``, and increments torch's step count if a Kineto daemon is used.
 
-    The daemon Dynolog selects steps by this count (``--iterations``). torch uses the maximum of all counters.
+    The daemon Dynolog selects steps by torch's count (``--iterations``), the maximum of all counters.
     """
     if not os.environ.get(_DAEMON):
         return end_step

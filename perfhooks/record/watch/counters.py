@@ -126,7 +126,7 @@ class Collections:
             del self._pauses[:-4096]
 
     def within(self, begin: int, end: int) -> tuple[int, Frame | None]:
-        """Return the time of collections in an interval in ns, and the code in which the longest one began."""
+        """Return the time of collections in an interval in ns, and the code in which the longest collection began."""
         overlaps = [(min(stop, end) - max(start, begin), where) for start, stop, where in self._pauses[:]]
         overlaps = [(length, where) for length, where in overlaps if length > 0]
         return sum(length for length, _ in overlaps), max(overlaps, key=lambda pair: pair[0], default=(0, None))[1]

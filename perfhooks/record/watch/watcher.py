@@ -1,7 +1,4 @@
-"""The one thread per process that observes its loops.
-
-An error ends the watcher with one log line.
-"""
+"""The single thread per process that observes all loops. An error ends the watcher thread with one log line."""
 
 from __future__ import annotations
 

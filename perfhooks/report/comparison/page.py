@@ -45,8 +45,8 @@ class _Node:
 def merge_flames(a: Mapping[str, Any], b: Mapping[str, Any], steps_a: int, steps_b: int) -> dict[str, Any]:
     """Compare the flame graphs of A and B: return one graph with the widths of B, and one with the widths of A.
 
-    Only the second graph shows removed frames. Frames match without line numbers. ``before`` is the value per step of
-    the same frame on the other side.
+    Only the second graph shows removed frames. Frames match without line numbers. ``before`` is the value per step of a
+    frame on the other side.
     """
     graphs: dict[str, Any] = {}
     for measure in [name for name in a if name in b]:

@@ -67,7 +67,7 @@ def update_report(place: Place, permit: Permit = NO_PERMIT) -> None:
 
 
 def write_page(run: Run, permit: Permit = NO_PERMIT) -> None:
-    """Write the report. Failures are only logged, because the windows are complete without it."""
+    """Write the report. Failures are only logged, because the windows are complete without the report."""
     try:
         report.write(run.folder, remote=permit.remote)
     except Exception as error:
@@ -76,7 +76,7 @@ def write_page(run: Run, permit: Permit = NO_PERMIT) -> None:
 
 
 def measure_again(place: Place) -> None:
-    """Compute the profiler overhead of the last windows again, because it was based on few unprofiled steps."""
+    """Compute the profiler overhead of the last windows again, from more unprofiled steps than before."""
     with guard("computing the profiler overhead"):
         run = Run.of(place)
         finished = FinishedRun(run.folder, brief=True)

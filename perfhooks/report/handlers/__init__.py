@@ -70,7 +70,7 @@ class _Location(NamedTuple):
     module: str
     cls: str
     needs: str | None = ""
-    """Recording option that the handler needs; empty if none. None if the handler runs only when it is selected."""
+    """Recording option that the handler needs; empty if none. None if the handler must be selected."""
 
 
 _LOCATIONS: Final = {
@@ -167,7 +167,7 @@ def spec(handler: Handler) -> dict[str, Any]:
 
 
 def rebuild(recipe: Mapping[str, Any], permit: Permit) -> Handler:
-    """Create a handler from the stored facts of a window. Raise OptionError if the user must permit it.
+    """Create a handler from the stored facts of a window. Raise OptionError if the handler needs the user's permission.
 
     Files are not trusted. A file may name handlers of perfhooks that write into the window's own folder, and handlers
     of installed packages. Other handlers need the permission of the user.

@@ -26,7 +26,10 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveTable:
-    """The collectives of a rank, earliest first: ``rank0.collectives.csv``. There is no file without collectives."""
+    """The collectives of a rank, earliest first: ``rank0.collectives.csv``.
+
+    Windows without collectives have no file.
+    """
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
         """Return one file."""

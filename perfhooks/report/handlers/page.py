@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class PageData:
     """The summary of a window for the report, ``rank0.page.json``, and its costs, ``rank0.costs.json``.
 
-    Reports and comparisons read these files instead of the trace.
+    Reports and comparisons read the two files instead of the trace.
     """
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:

@@ -169,7 +169,7 @@ EXPLAINED: Final = ("flames", "functions", "modules", "behind_operators", "limit
 
 
 class ExplanationPart(_Part):
-    """A window recorded with stacks and shapes. It adds source lines and shapes to other windows."""
+    """A window recorded with stacks and shapes. The window adds source lines and shapes to other windows."""
 
     name: str
     steps: str
@@ -179,7 +179,7 @@ class ExplanationPart(_Part):
     findings: list[Finding]
     model: str | None = None
     least_ms: float | None = None
-    """Time in ms of the operations of a step at peak speed of the device. Its ratio to the step time is the MFU."""
+    """Time in ms of the operations of a step at peak speed of the device. MFU is this time divided by the step time."""
 
 
 class Rank(_Part):

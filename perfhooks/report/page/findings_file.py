@@ -1,4 +1,4 @@
-"""The file ``findings.json``: the findings of a run for programs. Its schema is ``perfhooks/findings.schema.json``.
+"""The file ``findings.json``: the findings of a run for programs. The schema is ``perfhooks/findings.schema.json``.
 
 Version 1 may get more fields. A field changes its meaning or disappears only with a new version.
 """

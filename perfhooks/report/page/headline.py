@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _ACTIVITIES: Final = {labels.VALIDATION: "it validates", labels.CHECKPOINT: "it saves a checkpoint"}
 _COARSE: Final = ("forward", "validation")
-"""Parts that can take a whole inference step. The headline then names their largest operators."""
+"""Parts that can take a whole inference step. If one does, the headline names its largest operators."""
 _TORCHS_OWN: Final = labels.STEP_MARK.rstrip("#")
 _WITHOUT_NAME: Final = {*labels.AUTOMATIC.values(), *labels.PARTS}
 _WHILE: Final = (
@@ -136,11 +136,11 @@ def headline(
 ) -> str:
     """Return the step time and its largest named parts, from 5% of the time on.
 
-    * If the device limits the step, parts of the host are omitted, because they mostly wait.
+    * If the device limits the step, parts of the host are omitted, because the host mostly waits.
     * If one part of `_COARSE` is nearly the whole step, the largest operators are named.
-    * If the launched device work is longer than the step, its time is added.
+    * If the launched device work is longer than the step, the time of the device work is added.
     * Numbers are means of the most common kind of steps (`perfhooks.trace.names.step_kinds`).
-    * Steps with unknown device times do not count in mean values and are not named, if other steps have these times.
+    * Steps with unknown device times are omitted, if other steps have known device times.
 
     For example ``steps 12-14: 412 ms, 61% waiting for data, device busy 22%``. The text is empty without numbered
     steps. ``unmarked`` is the name of the only row of a recording without steps.

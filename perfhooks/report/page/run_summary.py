@@ -173,9 +173,9 @@ def _add_profiled(summary: RunSummary, window: Mapping[str, Any], details: Mappi
 
 
 def _parts(summary: RunSummary, usual: Mapping[str, Any], typical: Counted | None, bound: float) -> list[SummaryPart]:
-    """Return the shares of an unprofiled step if its wait for data was measured, else of a profiled step.
+    """Return the shares of an unprofiled step if the wait for data was measured, else of a profiled step.
 
-    Other parts are estimated in proportion to their profiled times.
+    Parts except the wait for data are estimated in proportion to profiled times.
     """
     wall = usual.get("wall_ms")
     busy = usual.get("busy_share") or 0.0

@@ -1,4 +1,4 @@
-"""Files for requests to a running job, and its answers.
+"""Files for requests to a running job, and for answers of the job.
 
 The client writes ``ID.call.json`` into the folder ``requests``. Each rank answers with its current step in
 ``ID/rank0.here.json``. The client writes later steps into ``ID.window.json``, so that all ranks profile the same steps

@@ -72,10 +72,10 @@ class WorkerPlace(msgspec.Struct):
 
 
 def places(workers: Iterable[LoaderWorker]) -> list[WorkerPlace]:
-    """Return the user's functions, sorted by the time of workers in them and their callees, longest first.
+    """Return the user's functions, sorted by the time of workers in a function and its callees, longest first.
 
-    A stack without user code counts for its innermost function. Time outside of datasets, such as collation, is one row
-    per part.
+    A stack without user code is attributed to its innermost function. Time outside of datasets, such as collation, is
+    one row per part.
     """
     lines: dict[tuple[str, str], dict[int, int]] = {}
     by_place: dict[tuple[str, str], dict[Part, int]] = {}

@@ -25,7 +25,7 @@ WATCHED = (
     *("torch._dynamo", "mmengine.runner.runner", "transformers.trainer"),
 )
 EXPECTED = ("torch", "torch._dynamo")
-"""Modules whose import needs an action of perfhooks before it starts."""
+"""Modules before whose import perfhooks must act."""
 
 
 class ImportWatcher:
@@ -179,7 +179,7 @@ def is_of_handler(error: BaseException) -> bool:
 
 
 def leave_note(error: BaseException) -> None:
-    """Write why nothing is recorded, without modules of perfhooks, because they may be broken."""
+    """Write why nothing is recorded, without modules of perfhooks, which may be broken."""
     why = f"{sys.executable} cannot use perfhooks ({type(error).__name__}: {error})"
     text = "".join(letter if letter.isprintable() and letter not in '"\\' else " " for letter in why)
     folder = request_field("notes")

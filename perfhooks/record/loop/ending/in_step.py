@@ -111,7 +111,7 @@ def pause_s(passed_s: float, used: float, longest_s: float) -> float:
 
 
 def used_at_next_measurement(before: float, used: float, passed_s: float, late_s: float) -> float:
-    """Return the fraction of the budget that will be used at the next measurement. This one was ``late_s`` late."""
+    """Return the used fraction of the budget. ``late_s`` is the delay of the last measurement."""
     return used + (used - before) / passed_s * (SHORTEST_S + late_s)
 
 

@@ -211,7 +211,10 @@ def _is_in_collective() -> bool:
 
 
 def _die(number: int) -> None:
-    """End the process by a signal. Python can reset signal handlers only in the main thread, so this calls C."""
+    """End the process by a signal.
+
+    Python can reset signal handlers only in the main thread, so this function calls C.
+    """
     ctypes.CDLL(None).signal(number, None)
     os.kill(os.getpid(), number)
 
@@ -237,7 +240,7 @@ def set_end_handler(handler: Handler) -> bool:
 
 
 def reset_end_handler() -> None:
-    """Remove our handler, unless the program has set another one since."""
+    """Remove the handler of perfhooks, unless the program has replaced the handler."""
     global _ours  # noqa: PLW0603 -- as above
     for number in _handled_by(_ours):
         deferral.set_handler(number, signal.SIG_DFL)

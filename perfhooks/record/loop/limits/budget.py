@@ -1,7 +1,7 @@
 """The budget of a recording: bytes of its trace, and time until the trace is saved.
 
-Both are estimated from the number of recorded events, not from the memory of the process, because a training allocates
-memory too.
+Size and time are estimated from the number of recorded events, not from the memory of the process, which the training
+changes too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EXPLAINING_S: Final = 0.02 * 60
 
 
 class _ForkTimes:
-    """CPU time of forks in each thread. A fork makes no Python calls, and takes 17 ms in a training."""
+    """CPU time of forks in each thread. A fork in a training takes 17 ms, without Python calls."""
 
     def __init__(self) -> None:
         self._total_ns: dict[int, int] = {}

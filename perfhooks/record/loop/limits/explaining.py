@@ -1,7 +1,7 @@
 """A second, short window with stacks and shapes, which explains the first window if the user set no schedule.
 
 Times come from the first window, which records operators only. Stacks make a step several times as long, so the second
-window has its own budget. If one step exceeds this budget, the second window is skipped.
+window has its own limit. The second window is skipped if one step with stacks exceeds `EXPLAINING_S`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class SecondWindow:
     def follow(self, steps: int, operators: float, *, has_busy_threads: bool) -> None:
         """Request the second window. ``operators`` is the total number of operators in the first window.
 
-        No second window is requested while other threads are busy, because torch's recorder would record their stacks
-        too.
+        No second window is requested while other threads are busy, because torch's recorder would also record the
+        stacks of these threads.
         """
         if self._is_wanted:
             self._is_wanted = False

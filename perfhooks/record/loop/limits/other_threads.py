@@ -1,8 +1,8 @@
 """Other Python threads of the program, which compete with the training for the GIL and the CPUs.
 
 Each system call of the training lets another thread take the GIL, for up to 5 ms. While other threads are busy, a
-recording delays the training ten times as much. A recording with busy threads begins after `SHORTEST_WAIT_S`, so that
-the recording takes a limited share of the training's time.
+recording delays the training ten times as much as usual. A recording with busy threads begins after `SHORTEST_WAIT_S`,
+so that the recording takes a limited share of the training's time.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def has_other_threads() -> bool:
 def has_busy_threads() -> bool:
     """Return whether other threads compete with the calling thread for the GIL.
 
-    The function measures other threads for 5 ms. If all CPUs are busy, it measures up to five times, because a busy
-    thread may get no CPU for 5 ms.
+    The function measures other threads for 5 ms. If all CPUs are busy, the function measures up to five times, because
+    a busy thread may get no CPU for 5 ms.
     """
     if not has_other_threads():
         return False

@@ -35,7 +35,10 @@ serve(int(sys.argv[2]), 1)
 
 
 class LoadersRead:
-    """Counts the steps in which each loader is read. The most frequent loader feeds the training, not a validation."""
+    """Counts the steps in which each loader is read.
+
+    The loader with most steps feeds the training; other loaders feed validations.
+    """
 
     def __init__(self) -> None:
         self.of_step: set[int] = set()
@@ -118,7 +121,7 @@ class LoaderWorkers:
         return tuple(sorted(of_training, key=lambda worker: worker.worker))
 
     def _answer(self) -> bytes:
-        """Return the sampler's answer. After a timeout it is empty, and the next window starts a new sampler."""
+        """Return the sampler's answer. After a timeout the answer is empty, and the next window starts a sampler."""
         answers = None if self._sampler is None else self._sampler.stdout
         if answers is None:
             return b"[]"
