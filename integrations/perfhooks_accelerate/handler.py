@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STAGES: Final = ("train", "validate", "test", "predict")
 NOTHING: Final = "on request"
-"""Schedule of the training if only other loops have a schedule: only requested windows are recorded."""
+"""Schedule that records only requested windows of the training, if only other loops have a schedule."""
 _METHODS: Final = {
     "backward": labels.BACKWARD,
     "clip_grad_norm_": labels.OPTIMIZER,
@@ -61,7 +61,7 @@ class Profiler(perfhooks.Profiler):
     def start(
         self, step: int | None = None, *, out: str | os.PathLike[str] | None = None, run: str | None = None
     ) -> None:
-        """Start. Files go to ``perf`` in the Accelerator's ``logging_dir``, unless ``out`` is set."""
+        """Start the profiler. Files go to ``perf`` in the Accelerator's ``logging_dir``, unless ``out`` is set."""
         super().start(step, out=out or self._folder, run=run)
         self._follow()
 
@@ -84,9 +84,9 @@ class Profiler(perfhooks.Profiler):
 
     @contextmanager
     def stage(self, name: str) -> Iterator[perfhooks.Profiler]:
-        """Run another loop with its own schedule, count and windows.
+        """Run another loop with its own schedule, step count and windows.
 
-        Inside a training step it is the part ``validation``.
+        Inside a training step, the time of this loop is the part ``validation`` of the step.
 
         Args:
             name: ``"validate"``, ``"test"`` or ``"predict"``.
@@ -136,7 +136,7 @@ def _log(accelerator: Accelerator, capture: Capture, _place: Place) -> None:
 class ProfileKwargs(accelerate.utils.ProfileKwargs):  # type: ignore[misc]  # accelerate ships no types
     """Makes ``accelerator.profile`` use perfhooks.
 
-    ``Accelerator(kwargs_handlers=[...])`` accepts it too, for ``accelerator.profile()``.
+    ``Accelerator(kwargs_handlers=[ProfileKwargs(...)])`` sets the default of ``accelerator.profile()``.
 
         with accelerator.profile(ProfileKwargs("wait=100 warmup=2 active=3 repeat=2")) as prof:
             for batch in prof.steps(loader):
@@ -183,7 +183,7 @@ class ProfileKwargs(accelerate.utils.ProfileKwargs):  # type: ignore[misc]  # ac
 
     @property  # type: ignore[misc]  # differs from the real class
     def __class__(self) -> Any:
-        """Class of accelerate: it finds ``kwargs_handlers`` by their exact class and rejects subclasses."""
+        """Class of accelerate, because accelerate finds ``kwargs_handlers`` by exact class and rejects subclasses."""
         return accelerate.utils.ProfileKwargs
 
     def build(self) -> Profiler:

@@ -82,7 +82,7 @@ class ProfilerCallback(Adapter):
 
         Args:
             loader: Any iterable. The result supports ``len()`` if the loader does, and can be iterated in each epoch.
-            stage: Name of the loop. Inside a training step, other loops are the part ``validation``.
+            stage: Name of the loop. Inside a training step, other loops are recorded as the part ``validation``.
 
         Raises:
             OptionError: The stage is unknown.
@@ -127,7 +127,7 @@ class ProfilerCallback(Adapter):
         self._run = fabric.broadcast(self._run or adapters.new_run_name())
 
     def on_after_optimizer_step(self, strategy: Any, optimizer: Any) -> None:
-        """End a step, unless a loop over `steps` ends it."""
+        """End a step, unless a loop over `steps` ends the steps."""
         self._updated = True
         if self._fetches or not self._by_update:
             return
@@ -138,11 +138,11 @@ class ProfilerCallback(Adapter):
             self._train.step()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Stop, for ``fabric.call("on_train_end")``."""
+        """Stop all loops, for ``fabric.call("on_train_end")``."""
         self.stop()
 
     def on_exception(self, *_: Any, exception: BaseException | None = None, **__: Any) -> None:
-        """Stop with a reason, for ``fabric.call("on_exception", exception=error)``."""
+        """Stop all loops with a reason, for ``fabric.call("on_exception", exception=error)``."""
         self.stop(None if exception is None else adapters.cause_of(exception))
 
     def begin(self, stage: Stage, step: int | None = None) -> None:

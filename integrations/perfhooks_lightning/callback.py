@@ -35,12 +35,13 @@ class ProfilerCallback(Adapter, Callback):
         print(callback.summary())
 
     Files go to ``perf`` in the Trainer's ``log_dir``, unless ``out`` is set. A training step lasts from the end of one
-    batch to the end of the next one. The step includes the wait for data, the transfer and a validation in between.
-    Each loop counts its own steps, across epochs and calls of ``fit``. Checkpoints contain the step counts of training
-    and validation. Sanity checking is not profiled.
+    batch to the end of the next one. The step includes the wait for data, the transfer and a validation between both
+    batches. Each loop counts its own steps, across epochs and calls of ``fit``. Checkpoints contain the step counts of
+    training and validation. Lightning's sanity checking is not profiled.
 
-    Only one window can be open. In a window of the training, a validation is the part ``validation`` of a training
-    step, and no window of the validation is recorded. A window of the validation ends with its epoch.
+    Only one window can be open at a time. A validation during a window of the training is recorded as the part
+    ``validation`` of a training step, without a window of its own. A window of the validation ends with the validation
+    epoch.
 
     Args:
         schedule: Steps to record: a :class:`perfhooks.Schedule`, a mapping, a string like ``"wait=10 warmup=2
@@ -190,5 +191,5 @@ class ProfilerCallback(Adapter, Callback):
                     results.log_files(trainer_logger, capture, place)
 
 
-# LightningCLI then saves these arguments as text and mappings, and does not build objects from them
+# with Any, LightningCLI saves these arguments as text and mappings, and does not build objects from them
 ProfilerCallback.__init__.__annotations__.update(schedule=Any, on_trace_ready=Any)

@@ -20,17 +20,17 @@ _PARTS: Final = {
     **dict.fromkeys(("training_step", "validation_step", "test_step", "predict_step"), labels.FORWARD),
     **dict.fromkeys(("optimizer_step", "optimizer_zero_grad", "lr_scheduler_step"), labels.OPTIMIZER),
     "save_checkpoint": labels.CHECKPOINT,
-    # first action of a validation; on_validation_start follows when the loader workers have started
+    # first action of a validation; Lightning starts the loader workers before on_validation_start
     "on_validation_model_zero_grad": labels.VALIDATION,
 }
-"""Part of the step for the last word in the name of an action that Lightning profiles."""
+"""Part of the step, keyed by the last word in the name of an action that Lightning profiles."""
 
 _EPOCH: Final = "run_training_epoch"
 _UNNAMED: Final = ("run_training_batch",)
 
 
 def parts_of(profiler: Profiler, _stage: str, *, own: str, module_names: bool) -> Parts:
-    """Return labels for the actions that Lightning profiles, except those with the prefix ``own`` (of perfhooks)."""
+    """Return labels for the actions that Lightning profiles, except actions of perfhooks (prefix ``own``)."""
     modules = attrgetter("lightning_module") if module_names else None
     return Parts(profiler, {}, more=functools.partial(_Actions, own), modules=modules)
 
@@ -70,7 +70,7 @@ class _Actions:
         @functools.wraps(profile)
         def labelled(action_name: str) -> Iterator[Any]:
             with profile(action_name) as value:
-                # Lightning's profilers call start and stop here; a profiler of the user may not
+                # Lightning's profilers call start and stop here; other profilers may not
                 is_new = self._labels.innermost != action_name
                 if is_new:
                     self._enter(action_name)
@@ -87,7 +87,7 @@ class _Actions:
             return
         part = self._part(action)
         if action == _EPOCH:
-            # before the first fetch, only loader workers start
+            # before the first fetch, Lightning only starts the loader workers
             self._labels.begin(labels.DATA, key=action)
         elif part == labels.VALIDATION:
             self._parts.begin(part)  # the callback of perfhooks ends this label

@@ -54,7 +54,7 @@ class Beginning:
         )
 
     def last_iter(self, first: int) -> int | None:
-        """Last iteration to profile; None if the end of an epoch is the limit."""
+        """Last iteration to profile; None if the profile ends with an epoch."""
         return None if self.by_epoch else first + self.profile_times - 1
 
     def check(self, runner: Any) -> None:
@@ -132,8 +132,8 @@ def tb_trace(
 ) -> Callable[[Any], None]:
     """Return a handler that writes the trace for TensorBoard's profiler plugin.
 
-    A relative ``dir_name`` is inside the runner's ``log_dir``. File names consist of the rank, if there are several,
-    and ``worker_name``: by default host name and process id.
+    A relative ``dir_name`` is inside the runner's ``log_dir``. File names consist of the rank (if there are several
+    ranks) and ``worker_name``, by default host name and process id.
     """
 
     def save(window: Any) -> None:

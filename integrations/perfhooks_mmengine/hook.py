@@ -26,14 +26,14 @@ _STEPS: Final = "perfhooks"
 
 @with_options(without=("stage",), keep_results=False)
 class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no types
-    """Profiles the iterations of a Runner on a schedule. It replaces mmengine's hook of this name.
+    """Profiles the iterations of a Runner on a schedule, in place of mmengine's own ProfilerHook.
 
         custom_hooks = [  # in a config file
             dict(type="perfhooks_mmengine.ProfilerHook", schedule="wait=200 warmup=2 active=3 repeat=2")
         ]
 
     Files go to ``perf`` in ``runner.log_dir``, unless ``out`` is set. A training step is an iteration, from the wait
-    for its batch to the end of its hooks. The number of the step is ``runner.iter``.
+    for the batch to the end of the hooks. The number of the step is ``runner.iter``.
 
     Args:
         schedule: Iterations to record: a mapping, a string like ``"wait=200 warmup=2 active=3 repeat=2"``, or another
@@ -44,7 +44,7 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
             ``"log_trace"`` and ``"tb_trace"`` with their options. ``"default"`` selects the default handlers.
         step_unit: ``"batch"``, or ``"optimizer"`` for an optimizer update of one or more batches.
         by_epoch: Argument of mmengine: True profiles the first epoch, False the first ``profile_times`` iterations. A
-            schedule is limited to them. If neither ``by_epoch`` nor ``profile_times`` is set, it covers all iterations.
+            schedule is limited to these iterations. Without ``by_epoch`` and ``profile_times``, all iterations count.
         profile_times: Argument of mmengine, see ``by_epoch``.
         activity_with_cpu: Argument of mmengine: whether to record the host.
         activity_with_cuda: Argument of mmengine: whether to record the device, also if it is no CUDA device. If neither
@@ -54,7 +54,7 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
         json_trace_path: Argument of mmengine: additional file for the trace of the last window.
         **options: See :class:`perfhooks.Options`; all but ``stage``.
 
-    The default of ``run`` is ``runner.timestamp``. With mmengine's own arguments the default of ``keep_results`` is
+    The default of ``run`` is ``runner.timestamp``. With arguments of mmengine, the default of ``keep_results`` is
     True.
 
     Raises:
@@ -64,7 +64,7 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
 
     priority = "VERY_LOW"
     in_place = False
-    """Whether the hook is registered in place of mmengine's own, and profiles the first epoch by default."""
+    """Whether the hook replaces mmengine's own hook, and profiles the first epoch by default."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
         data_batch: Any = None,
         outputs: Any = None,
     ) -> None:
-        """End a step. The wait for the next batch belongs to the next iteration."""
+        """End a step. The wait for the next batch belongs to the next step."""
         if self._closed:
             return
         if self._updates is None or self._updates.end_iteration():
@@ -202,7 +202,7 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
         self._train.stop()
 
     def _export_chrome_trace(self, runner: Any) -> None:
-        """Stop profiling. Subclasses of mmengine's hook call this method for that; it exports nothing."""
+        """Stop profiling, without an export. Subclasses of mmengine's hook call this method to stop."""
         self._close()
 
     @contextmanager
@@ -244,7 +244,7 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
 
 
 class InPlaceHook(ProfilerHook):
-    """The hook under the name of mmengine's own hook, with mmengine's defaults."""
+    """`ProfilerHook` under the name of mmengine's own hook, with mmengine's defaults."""
 
     in_place = True
 

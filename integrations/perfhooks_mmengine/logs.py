@@ -75,7 +75,7 @@ class RunnerLog:
 
 
 class LogLine:
-    """The periodic log line of mmengine. The line shows the numbers of a window once."""
+    """The periodic log line of mmengine, which shows the numbers of each window once."""
 
     def __init__(self) -> None:
         self._methods = WrappedMethods()

@@ -47,11 +47,11 @@ class Loops:
 
 
 class _NotBuiltError(Exception):
-    """The loop does not exist yet."""
+    """The runner has not built the loop yet."""
 
 
 def built(runner: Any, name: str) -> Any:
-    """Return an existing loop, because reading the attribute would build it with its data sets."""
+    """Return a loop that exists. Reading the attribute would build the loop with its data sets."""
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise _NotBuiltError

@@ -40,7 +40,7 @@ class ProfilerCallback(Adapter, TrainerCallback, ExportableState):
         print(callback.summary())
 
     Files go to ``perf`` in ``args.output_dir``, unless ``out`` is set. A training step lasts from one ``on_step_end``
-    to the next. The step includes the wait for data, and an evaluation or a checkpoint in between.
+    to the next. The step includes the wait for data, evaluations and checkpoints.
 
     Args:
         schedule: Steps to record, as for :class:`perfhooks.Profiler`; or a mapping of loops to schedules, with the keys
@@ -50,7 +50,7 @@ class ProfilerCallback(Adapter, TrainerCallback, ExportableState):
             ``"batch"``.
         module_names: Whether to label the forward pass of every module with its name.
         log_results: Whether to log the means of a window's step table by ``Trainer.log``.
-        steps: Step counts of a checkpoint. Only the Trainer sets it (``restore_callback_states_from_checkpoint``).
+        steps: Step counts of a checkpoint. Set only by the Trainer (``restore_callback_states_from_checkpoint``).
         **options: See :class:`perfhooks.Options`; all but ``stage``.
 
     Raises:
@@ -71,8 +71,7 @@ class ProfilerCallback(Adapter, TrainerCallback, ExportableState):
     ) -> None:
         trainer = None if steps is None else adapters.caller(Trainer)
         if trainer is not None:
-            # transformers rebuilds the callback from a checkpoint; the original, with schedule and handlers, is still
-            # in its list
+            # transformers builds the callback again from a checkpoint; the original callback is still in this list
             original = next(callback for callback in trainer.callback_handler.callbacks if type(callback) is type(self))
             self.__dict__ = original.__dict__
             return
@@ -163,7 +162,7 @@ class ProfilerCallback(Adapter, TrainerCallback, ExportableState):
         if trainer is None or not trainer.is_world_process_zero():
             return
         should_log = trainer.control.should_log
-        # not the subclass's log(), which may reset values that it collects for the Trainer's lines
+        # not log() of a subclass, which may reset the values collected for the Trainer's log lines
         Trainer.log(trainer, adapters.scalars(capture))
         trainer.control.should_log = should_log
 

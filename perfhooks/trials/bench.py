@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _SAMPLES: Final = 5
 SHORTEST_S: Final = 0.1
-"""Minimum seconds per variant, even after the time limit."""
+"""Minimum time per variant in s, even after the time limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class TrialOptions:
     limit: int = 10
     memory: float = math.inf
     seconds: float = math.inf
-    """Time limit in s. A call that is still running is killed."""
+    """Time limit in s, after which a running call is killed."""
     clock: Clock | None = None
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class TrialOptions:
 def open_bench(
     signatures: Sequence[Signature | Update], options: TrialOptions, circumstances: Circumstances
 ) -> Iterator[Callable[..., Any]]:
-    """Yield a function that calls a method of a `Bench` in a child process."""
+    """Yield a function that calls the methods of a `Bench` in a child process."""
     with safe.recorded_settings(circumstances):
         safe.limit_memory(options.memory, options.device)
         bench = Bench(signatures, options)
@@ -80,7 +80,7 @@ def open_bench(
 
 
 class Bench:
-    """Measures prepared calls, selected by index. The inputs of the latest call stay in memory."""
+    """Measures prepared calls. The inputs of the latest call stay in memory."""
 
     def __init__(self, signatures: Sequence[Signature | Update], options: TrialOptions) -> None:
         self._signatures = signatures
@@ -96,7 +96,7 @@ class Bench:
             return CallTiming(problem=self._problem(error))
 
     def tried(self, index: int, variant_index: int, seconds: float) -> VariantResult | None:
-        """Compare a variant with the call; return None if it is equal to the call or impossible."""
+        """Compare a variant with the call; return None if the variant is impossible or equal to the call."""
         variant = self._options.of(self._call(index))[variant_index]
         try:
             return self._tried(index, variant, seconds)
@@ -132,7 +132,7 @@ class Bench:
         call = self._call(index)
         if (changed := variant.changed(call)) is None:
             return None
-        # the other half of the time is for inputs, comparing results and calibration
+        # half of the time is for inputs, comparing results and calibration
         limit = min(max(seconds / 2, SHORTEST_S), timing.LONGEST_S)
         deviation = difference(call, changed)
         blocks = Blocks(changed, self._options.clock)

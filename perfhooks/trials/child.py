@@ -1,7 +1,7 @@
 """A child process that answers requests.
 
-A recording is untrusted: one operator in fifty crashes its process if its arguments are invalid. A new child then
-continues.
+A recording is untrusted: one operator in fifty crashes its process if the arguments are invalid. After a crash, a new
+child answers the next request.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class DeadError(Exception):
-    """Error of a request that ended the child process."""
+    """The child process ended during a request."""
 
 
 class ChildProcess:
     """Calls a function in a child process. The context manager ``answering`` yields this function in the child.
 
-    A process that uses a device or several threads cannot fork.
+    With ``forks`` the process must use no device and only one thread.
     """
 
     def __init__(self, answering: Callable[[], AbstractContextManager[Answer]], *, forks: bool) -> None:
@@ -39,16 +39,16 @@ class ChildProcess:
         self._process: Any = None
 
     def ask(self, seconds: float, *question: Any) -> Any:
-        """Return the answer. Raise a DeadError if the child dies or needs more than ``seconds``."""
+        """Return the answer of the child. Raise a DeadError if the child dies or needs more than ``seconds``."""
         if self._process is None:
             self._start()
         limit = min(seconds, 1e6)
         try:
             self._pipe.send((limit, question))
-            # the child's own timer ends the request first
+            # a timer in the child ends the request earlier
             if self._pipe.poll(limit + 2.0):
                 return self._pipe.recv()
-            code = -signal.SIGALRM  # the child blocks the signal, or still imports torch
+            code = -signal.SIGALRM  # the child blocks the signal of the timer, or is importing torch
         except (EOFError, ConnectionError):
             self._process.join()
             code = self._process.exitcode
@@ -62,7 +62,7 @@ class ChildProcess:
         self._pipe, theirs = self._context.Pipe()
         arguments = (self._answering, theirs, self._pipe)
         self._process = self._context.Process(target=_answer, args=arguments, daemon=True)
-        # Ctrl-C reaches all processes of a terminal: the child ignores it, and the parent ends the child
+        # Ctrl-C reaches all processes of a terminal: the child ignores Ctrl-C, and the parent ends the child
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process.start()
@@ -80,7 +80,7 @@ class ChildProcess:
 
 
 def _answer(answering: Callable[[], AbstractContextManager[Answer]], pipe: Connection, ours: Connection) -> None:
-    ours.close()  # an open copy would hide the death of the parent
+    ours.close()  # with an open copy of the pipe, the child would not detect the end of the parent
     _be_quiet()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     with closing(pipe), answering() as answer:

@@ -1,4 +1,4 @@
-"""Selects the recorded calls to run again: whole updates and outermost operators."""
+"""Select the recorded calls to run again: whole optimizer updates and outermost operators."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _OPTIONS: Final = {
     "weight_decay": (1e-4, {"SGD", "Adam", "Adagrad", "RMSprop"}, {"add"}),
     "amsgrad": (True, {"Adam", "AdamW"}, {"maximum", "maximum_"}),
 }
-"""Optimizer options that cost time, each with a common value, the optimizers that have it, and operators that show its
-use.
+"""Optimizer options that cost time, each with a common value, the optimizers with this option, and operators that show
+the use of the option.
 """
 
 
@@ -42,7 +42,7 @@ class Group:
     calls: float
     step_ms: float
     call_ms: float
-    """Recorded median time per call, in ms."""
+    """Recorded median time per call in ms."""
 
 
 @dataclass(frozen=True)
@@ -50,20 +50,20 @@ class SkippedOperators:
     name: str
     reason: str
     share: float
-    """Time of the operators in these calls, as a fraction of the time of all operators."""
+    """Time of the skipped operators as a fraction of the time of all operators."""
 
 
 @dataclass(frozen=True)
 class OperatorSelection:
     groups: tuple[Group, ...]
-    """Selected calls, the costliest first."""
+    """Selected calls, the most expensive first."""
     left: tuple[SkippedOperators, ...]
     covered: float
-    """Fraction of the time of all operators, and of autograd between them, that ``groups`` covers."""
+    """Fraction of the time of all operators, including autograd between operators, that ``groups`` cover."""
 
 
 def select_calls(calls: CountedCalls, is_selected: Callable[[str], object] | None = None) -> OperatorSelection:
-    """Return the outermost calls that match the filter and can run again."""
+    """Return the outermost calls that ``is_selected`` accepts and that can run again."""
     signatures, names, is_operator = calls.signatures(), calls.names(), calls.is_operator
     updates = dict(_updates(calls, signatures, names))
     reason_of = functools.cache(_reason)
@@ -104,9 +104,9 @@ def _group(call: Signature | Update, ns: Any, steps: int) -> Group:
 def _updates(
     calls: CountedCalls, signatures: Sequence[Signature], names: Sequence[str]
 ) -> Iterator[tuple[int, Update]]:
-    """Yield the optimizer updates that can run again, each after the index of its label in ``calls``.
+    """Yield each optimizer update that can run again, after the index of its label (``Optimizer.step``) in ``calls``.
 
-    torch's label names the optimizer. If all backward passes since the previous update have gradients of the same
+    The label names the optimizer. If all backward passes since the previous update have gradients of the same
     parameters, the optimizer updates these parameters.
     """
     trace = calls.trace

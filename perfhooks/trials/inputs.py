@@ -28,9 +28,9 @@ _POSITIVE_NAMES: Final = frozenset(
 
 
 def import_shape_functions() -> None:
-    """Import torch's shape computation, which takes two seconds, before this process is forked."""
+    """Import torch's shape computation, which takes two seconds, before this process forks."""
     before = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # torch warns about devices and compilers that are not used here
+    logging.disable(logging.WARNING)  # torch warns about unused devices and compilers
     try:
         torch.empty(1, device="meta").add(1)
     finally:
@@ -38,7 +38,7 @@ def import_shape_functions() -> None:
 
 
 def check_memory(again: Signature | Update, allowed: float) -> None:
-    """Raise an UnmatchedError if a call needs more bytes than ``allowed``, without an allocation."""
+    """Raise an UnmatchedError if a call needs more bytes than ``allowed``, without allocating memory."""
     for needed_bytes in (min(estimate, 1 << 62) for estimate in _estimates(again)):
         if needed_bytes > allowed:
             raise UnmatchedError(
@@ -51,7 +51,7 @@ def _estimates(again: Signature | Update) -> Iterator[int]:
         # parameter, gradient and two states, for the update and for its variant
         yield 8 * sum(math.prod(dims) * DTYPES[kind].itemsize for kind, dims in again.parameters)
         return
-    # built and saved inputs, for the call and for its variant
+    # inputs and a copy of them, for the call and for its variant
     input_bytes = 4 * sum(map(_bytes, again.arguments or ()))
     yield input_bytes
     try:
@@ -68,13 +68,13 @@ def _bytes(argument: Argument) -> int:
 
 
 def build(again: Signature | Update, device: str | torch.device) -> PreparedCall:
-    """Return a call or update that is ready to run. Raise an UnmatchedError if the call cannot run again."""
+    """Return a prepared call or update. Raise an UnmatchedError if the call cannot run again."""
     if isinstance(again, Update):
         return _update(again, [_parameter(*parameter, device) for parameter in again.parameters], again.implementation)
     operator, arguments = schemas.overload(again)
     formal = schemas.schema_arguments(operator)
     values = {argument.name: _value_of(argument, arguments, again.name, torch.device(device)) for argument in formal}
-    # attention is tagged as random, even without dropout
+    # torch tags attention as random, even without dropout
     draws = torch.Tag.nondeterministic_seeded in operator.tags and arguments.get("dropout_p") != 0
     return PreparedCall(
         operator,

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TOLERANCE: Final = 0.05
-"""Relative difference that counts as equal: two runs of one program differ by as much."""
+"""Relative difference that counts as equal, because two runs of one program differ by as much."""
 _COSTLY_S: Final = 0.1
-"""Minimum seconds per pass for new workers before ``persistent_workers`` is suggested."""
+"""Minimum start-up time of new workers per pass, in s, before ``persistent_workers`` is suggested."""
 _WAITING: Final = 50.0
 
 
@@ -39,14 +39,16 @@ class LoaderResult(msgspec.Struct, frozen=True, kw_only=True):
     processor_s: float | None = None
     queued_s: float | None = None
     memory_bytes: int | None = None
-    """Memory of one worker that it shares with no other process."""
+    """Bytes of one worker that no other process shares."""
     first_s: float | None = None
-    """Seconds from the start of a pass, including worker start-up, to its first batch."""
+    """Time in s from the start of a pass, including worker start-up, to the first batch."""
     again_s: float | None = None
-    """Seconds to the first batch of a later pass with existing workers."""
+    """Time in s to the first batch of a later pass with existing workers."""
     rates: tuple[float, ...] = ()
     verdict: Outcome | None = None
-    """Comparison with half of the workers; for another ``prefetch_factor`` or ``pin_memory``, with the loader's own."""
+    """Comparison with the setting with half of the workers. A setting with another ``prefetch_factor`` or
+    ``pin_memory`` is compared with the training's own setting.
+    """
     planned: float | None = None
 
     @property
@@ -70,7 +72,7 @@ class LoaderResult(msgspec.Struct, frozen=True, kw_only=True):
 
 class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    """Description of the loader: its class, data set and batch size."""
+    """Description of the loader: class, data set and batch size."""
     tried: tuple[LoaderResult, ...] = ()
     cores: int | None = None
     """Number of CPUs available to this process, shared by all ranks on the node."""
@@ -84,7 +86,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
     """Reason why no setting could be measured, in one line."""
 
     def cost(self, *, of: int = 1) -> BatchCost | None:
-        """Return the cost of one batch for a setting with ``of`` workers; None if that was not measured."""
+        """Return the cost of one batch with ``of`` workers; None if no setting with ``of`` workers was measured."""
         row = next((row_ for row_ in self.tried if row_.setting.workers == of and row_.batches), None)
         if row is None or row.processor_s is None:
             return None
@@ -100,8 +102,8 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per setting.
 
-        ``batches_per_s`` is the median over all blocks. ``planned`` is the rate that is expected from the cost of one
-        worker on idle CPUs. ``processors`` counts the CPUs in use by the workers, on average. ``waited_percent`` is the
+        ``batches_per_s`` is the median over all blocks. ``planned`` is the expected rate on idle CPUs, from the cost of
+        one worker. ``processors`` is the mean number of CPUs in use by the workers. ``waited_percent`` is the
         percentage of worker time without computation and without run-queue wait.
         """
         return [
@@ -134,7 +136,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
     def sentences(self, rest_ms: float | None = None, waited_ms: float = 0.0) -> Iterator[str]:
         """Yield the conclusions.
 
-        ``waited_ms`` is the wait for data of a step, and ``rest_ms`` its other time (None if unknown).
+        ``waited_ms`` is the wait for data of a step, and ``rest_ms`` the step time minus this wait (None if unknown).
         """
         yield f"{self.name}: measured without training steps."
         for loader in self.tried:
@@ -155,12 +157,12 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def own(self) -> LoaderResult | None:
-        """The training's own setting; None if it could not be measured."""
+        """The training's own setting; None if no batch was measured with this setting."""
         return next((loader for loader in self.tried if loader.is_own and loader.batches), None)
 
     @property
     def best(self) -> LoaderResult | None:
-        """The setting with the fewest workers whose rate is close to the highest; None if no setting could be measured.
+        """The setting with the fewest workers whose rate is close to the highest rate; None if no setting was measured.
 
         A setting with more prefetched batches or pinned memory is eligible only if it is certainly faster.
         """

@@ -1,6 +1,6 @@
 """Measure a loader with one `LoaderSetting`, in blocks.
 
-SIGSTOP pauses the workers of all settings except the one that is being measured::
+SIGSTOP pauses the workers of all settings except the measured one::
 
     1 worker    ─►▐██████▌                  ▐██████▌                    ▌ paused by SIGSTOP
     2 workers             ─►▐██████▌ ▐██████▌                           ─► prefetched batches, not counted: a worker
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from perfhooks.analysis.comparison.difference import Outcome
 
 BLOCK_S: Final = 0.25
-"""Minimum length of a block in s: about ten times the time of a usual batch."""
+"""Minimum length of a block in s. A usual batch takes a tenth of this time."""
 
 
 class _WorkerClocks(NamedTuple):
@@ -45,11 +45,11 @@ class _WorkerClocks(NamedTuple):
 
 
 class _WorkerEnded(BaseException):
-    """A BaseException: torch would catch an Exception and then wait for a lock of the worker."""
+    """A worker has ended. Torch would catch an Exception, and then wait for a lock of the worker."""
 
 
 class LoaderRunner:
-    """Iterates endlessly over a loader with one `LoaderSetting`, and pauses its workers between blocks."""
+    """Iterates endlessly over a loader with one `LoaderSetting`, and pauses the loader's workers between blocks."""
 
     _awaited: ClassVar[LoaderRunner | None] = None
 
@@ -67,7 +67,7 @@ class LoaderRunner:
         self._batches: Any = None
         began = time.monotonic()
         try:
-            with warnings.catch_warnings():  # torch warns about more workers than CPUs, which is tried on purpose
+            with warnings.catch_warnings():  # torch warns about more workers than CPUs
                 warnings.simplefilter("ignore")
                 self._batches = DataLoader.__iter__(self._loader)
             self.workers = getattr(self._batches, "_workers", ())
@@ -82,7 +82,7 @@ class LoaderRunner:
     def _with_setting(self, loader: Any) -> Any:
         changed = copy.copy(loader)
         workers = self.setting.workers
-        # bypasses DataLoader.__setattr__, which raises for these attributes after construction
+        # DataLoader.__setattr__ raises an error for these attributes after construction
         vars(changed).update(
             num_workers=workers,
             prefetch_factor=self.setting.ahead,
@@ -94,7 +94,7 @@ class LoaderRunner:
         return changed
 
     def _pids(self) -> list[int]:
-        """Return the running workers. The number of a reaped worker may belong to another process."""
+        """Return the process ids of running workers. After a worker was reaped, another process may have its id."""
         return [worker.pid for worker in self.workers if worker.exitcode is None]
 
     def _signal(self, number: int) -> None:
@@ -104,7 +104,7 @@ class LoaderRunner:
 
     @classmethod
     def check_awaited(cls, *_: object) -> None:
-        """Raise an error if a worker of the awaited batch has ended, because torch could wait forever for its locks."""
+        """Raise an error if a worker of the awaited batch has ended: torch could wait forever for its locks."""
         awaited, cls._awaited = cls._awaited, None
         if awaited is not None and any(worker.exitcode is not None for worker in awaited.workers):
             raise _WorkerEnded
@@ -141,7 +141,7 @@ class LoaderRunner:
         return False
 
     def turn(self, is_over: Callable[[], bool]) -> None:
-        """Measure one block of at least one batch, until ``is_over`` at the latest."""
+        """Measure one block of at least one batch. The block ends early if ``is_over``."""
         parallel = max(self.setting.workers, 1)
         self._signal(signal.SIGCONT)
         try:
@@ -193,11 +193,11 @@ class LoaderRunner:
 
     def close(self) -> None:
         self._signal(signal.SIGCONT)
-        # else the garbage collector of a worker forked later would call it, and raise
+        # in a worker that is forked later, the garbage collector would call this method, which raises an error
         shutdown = threading.Thread(target=getattr(self._batches, "_shutdown_workers", bool), daemon=True)
         shutdown.start()
-        shutdown.join(MP_STATUS_CHECK_INTERVAL * max(len(self.workers), 1))  # as long as torch waits for its workers
-        if shutdown.is_alive():  # a worker hangs, or has died with a lock for which torch waits
+        shutdown.join(MP_STATUS_CHECK_INTERVAL * max(len(self.workers), 1))  # torch waits as long for its workers
+        if shutdown.is_alive():  # a worker hangs, or has died while it held a lock of torch
             self._signal(signal.SIGKILL)
             for worker in self.workers:
                 worker.join(MP_STATUS_CHECK_INTERVAL)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _GAIN: Final = 1.1
-"""Minimum gain from twice the workers, as a ratio, before they are doubled again."""
+"""Minimum speedup by doubled workers before they are doubled again."""
 _FIRST: Final = (1, 2, 4)
 _MOST: Final = 64
 
@@ -36,7 +36,7 @@ def try_loader(loader: Any, *, seconds: float = 60.0) -> LoaderTrial:
     workers, more prefetched batches and (for a device) pinned memory. The state of torch's random numbers is restored.
 
     Args:
-        loader: A ``torch.utils.data.DataLoader``; it is not changed.
+        loader: A ``torch.utils.data.DataLoader``, which is not changed.
         seconds: Approximate time limit. The trial ends earlier if all comparisons are decided.
 
     Returns:
@@ -69,8 +69,8 @@ class _Signals:
     """Signal handlers while loaders are measured.
 
     If a worker dies, torch's SIGCHLD handler raises an error at any line of the main thread. The handler of perfhooks
-    raises only while a batch of the worker is awaited. Ctrl-C raises one KeyboardInterrupt, and only while
-    ``is_interruptible``.
+    raises the error only if the training waits for a batch of this worker. Ctrl-C raises one KeyboardInterrupt, and
+    only while ``is_interruptible``.
     """
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ class _Trial:
             self._start(self._setting(best.workers, 2 * (best.ahead or self._ahead)), best)
             if torch.cuda.is_available():
                 self._start(self._setting(best.workers, best.ahead, pinned=not best.pinned), best)
-        # last: without workers, the data set opens files here, and later workers would inherit them
+        # measured last: without workers, the data set opens files in this process, and later workers would inherit them
         without_workers = self._start(self._setting(0), None)
         one_worker = self._setting(1)
         if without_workers is not None and one_worker in self._runners:

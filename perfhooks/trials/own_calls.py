@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from perfhooks.trials.timing import Clock
 
 FORMAT: Final = 2
-"""Format of the file. 1: one set of inputs; 2: a grid of inputs and threads."""
+"""Format of the file of a comparison. 1: one set of inputs; 2: a grid of inputs and threads."""
 _ENDLESS: Final = 1e308
 _FASTEST: Final = re.compile(r"\| {2}" + re.escape(colors.BEST + colors.BOLD))
 _COLOR: Final = re.compile("\x1b\\[[0-9;]*m")
@@ -47,13 +47,15 @@ _Given = tuple[Sequence[Any], Mapping[str, Any]]
 @dataclass(frozen=True, kw_only=True)
 class TimedCall:
     call: str
-    """Name of the call, the ``description`` of ``torch.utils.benchmark.Timer``."""
+    """Name of the call: the ``description`` of ``torch.utils.benchmark.Timer``."""
     sub_label: str
     threads: int
     seconds: tuple[float, ...]
     timing: Timing | None = None
     difference: float | None = None
-    """Largest difference from the results of the first call, relative to their largest value; None without tensors."""
+    """Largest difference from the results of the first call, divided by the largest value of those results; None
+    without tensors.
+    """
 
     @property
     def key(self) -> tuple[str, int, str]:
@@ -66,10 +68,10 @@ class TimedCall:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CallComparison:
-    """The measurements of `compare_calls`; its text is a table."""
+    """The measurements of `compare_calls`. ``str(comparison)`` is a table."""
 
     rows: tuple[TimedCall, ...]
-    """Measurements, sorted by inputs, threads and call. The first call of each group is the reference."""
+    """Measurements, sorted by inputs, threads and call. With equal inputs and threads, the first is the reference."""
     label: str
     env: str
     statements: dict[str, str] = field(default_factory=dict)
@@ -81,8 +83,8 @@ class CallComparison:
     def table(self) -> pl.DataFrame:
         """One row per call, set of inputs and number of threads.
 
-        The columns are ``call``, ``sub_label``, ``threads``, ``median_ms``, the speedup compared with the first call
-        (``times``, with its 99% interval from ``low`` to ``high``), ``verdict``, and ``difference`` of the results.
+        The columns are ``call``, ``sub_label``, ``threads``, ``median_ms``, ``times`` (speedup compared with the first
+        call, with its 99% interval from ``low`` to ``high``), ``verdict``, and ``difference`` of the results.
         """
         return pl.DataFrame([_row(timed) for timed in self.rows], schema=_SCHEMA)
 
@@ -126,18 +128,18 @@ class CallComparison:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CallComparison:
-        """Read a file of `save`.
+        """Read a comparison that `save` wrote.
 
         Raises:
             FileNotFoundError: The file does not exist.
-            PerfhooksError: The file is damaged, or its format is unknown.
+            PerfhooksError: The file is damaged or has an unknown format.
         """
         loaded = read_format(Path(path), cls, FORMAT, "a comparison of calls")
         ends = (replace(row, difference=_within(row.difference, _ENDLESS, math.inf)) for row in loaded.rows)
         return replace(loaded, rows=tuple(ends))
 
     def __repr__(self) -> str:
-        """Return torch's table of times, with the fastest call of each row marked, and the verdicts."""
+        """Return torch's table of times with the fastest call of each row marked, and the verdicts."""
         from perfhooks.report.page.terminal_tables import text
 
         return f"{self._times()}\n\n{text(_rounded(self.table))}"
@@ -199,9 +201,9 @@ def compare_calls(
 
         compare_calls({"sum": "(x * x).sum()", "dot": "x @ x"}, inputs=[{"x": small}, {"x": large}], threads=(1, 2))
 
-    Each function is compared with the first one, in speed and in results. The two functions run in interleaved blocks
-    (A B B A) of a millisecond or more until the comparison is decided. The state of random numbers, flags and threads
-    is restored.
+    Each function is compared with the first function, in speed and in results. The two functions run in interleaved
+    blocks (A B B A) of a millisecond or more until the comparison is decided. The state of random numbers, flags and
+    threads is restored.
 
     Args:
         calls: Functions or statements, keyed by name, the reference first. The names are the ``description`` of
@@ -209,8 +211,8 @@ def compare_calls(
         args: Positional arguments of each function.
         kwargs: Keyword arguments of each function; for statements, additional names.
         inputs: Several sets of inputs: a mapping of names to sets, or a list, whose sets are named after the shapes of
-        their tensors. A set is a list of positional arguments, or a mapping of keyword arguments.
-        threads: Number of torch's threads, or several numbers; None does not change it.
+            their tensors. A set is a list of positional arguments, or a mapping of keyword arguments.
+        threads: Number of torch's threads, or several numbers; None does not change the number.
         setup: Code that runs before a statement.
         globals: Names that statements can use.
         label: Title of the table.
@@ -218,7 +220,7 @@ def compare_calls(
         env: Name of this environment in a table with several environments; None selects the version of torch.
         seconds: Time limit of an undecided comparison, in seconds.
         tolerance: Relative difference that counts as equal.
-        clock: Returns the time in seconds; None selects torch's clock.
+        clock: Function that returns the time in seconds; None selects torch's clock.
 
     Returns:
         The measurements, which are shown as a table.

@@ -18,15 +18,15 @@ class PreparedCall:
     keywords: Mapping[str, Any] = field(default_factory=dict)
     written: tuple[torch.Tensor, ...] = ()
     name: str = ""
-    """Recorded name: ``aten::mm``."""
+    """Recorded name, for example ``aten::mm``."""
     setting: Callable[[], AbstractContextManager[Any]] = nullcontext
     """Context for each run, for example to set flags of torch."""
     result: Callable[[Any], Any] = lambda given: given
     """Function that selects the part of the result to compare."""
     remade: Callable[[str], PreparedCall | None] | None = None
-    """Function that makes the same update with another implementation."""
+    """Function that returns the same optimizer update with another implementation."""
     gradients: bool = False
-    """Whether autograd stays enabled for the user's own code."""
+    """Whether autograd stays enabled, as for the user's own code."""
     is_random: bool = False
     """Whether results are random, so that they cannot be compared."""
 
@@ -68,7 +68,7 @@ class PreparedCall:
         )
 
     def outputs(self) -> list[torch.Tensor]:
-        """Return the result tensors, without complex tensors."""
+        """Return the result tensors, except complex ones."""
         return [tensor for tensor in tensors(self.result(self())) if not tensor.is_complex()]
 
     @contextmanager
@@ -88,7 +88,7 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def same_layout(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Copy a tensor with its gaps and overlapping elements."""
+    """Copy a tensor, including gaps and overlapping elements."""
     span = tensor.as_strided((extent(tensor.size(), tensor.stride()),), (1,))
     return span.to(dtype or tensor.dtype, copy=True).as_strided(tensor.size(), tensor.stride(), 0)
 
@@ -100,10 +100,10 @@ def extent(dims: Sequence[int], strides: Sequence[int] | None) -> int:
 
 
 def difference(a: PreparedCall, b: PreparedCall) -> float | None:
-    """Return the largest difference, relative to the largest value of each tensor of ``a``.
+    """Return the largest difference of the results, relative to the largest value of each tensor of ``a``.
 
-    The difference is infinite if shapes differ, or if only one result is finite at some position; None if results are
-    random, uninitialised or no tensors.
+    The difference is infinite if shapes differ, or if only one result is finite at some position. The difference is
+    None if results are random, uninitialised or no tensors.
     """
     if a.is_random or b.is_random:
         return None

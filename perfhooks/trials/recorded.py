@@ -32,7 +32,7 @@ class Argument(NamedTuple):
     dims: tuple[Any, ...]
     """Sizes of the tensor, or of each tensor of a list."""
     strides: tuple[Any, ...] | None
-    """Strides in the form of ``dims``; None if not recorded."""
+    """Strides of the tensor, or of each tensor of a list; None if not recorded."""
     value: str
     """Value as printed by torch; empty for a tensor."""
 
@@ -73,15 +73,14 @@ def _shape(argument: Argument) -> str:
 
 @dataclass(frozen=True)
 class Update:
-    """An update by an optimizer. An update can be used in place of a `Signature`."""
+    """An update by an optimizer, with the interface of a `Signature`."""
 
     optimizer: str
     """Name of the class in ``torch.optim``."""
     parameters: tuple[tuple[str, tuple[int, ...]], ...]
     options: tuple[tuple[str, Any], ...]
-    """Options of the optimizer that its recorded operators show."""
+    """Options of the optimizer, as far as the recorded operators show them."""
     implementation: str
-    """Implementation of the update: ``for-loop``, ``foreach`` or ``fused``."""
 
     @property
     def name(self) -> str:
@@ -102,7 +101,7 @@ class CountedCalls:
     parent: Ints
     own: Ints
     total: Ints
-    """Time of each call in ns; ``own`` is without children."""
+    """Time of each call in ns. ``own`` excludes the children of the call."""
     steps: int
     step_ms: float
 
@@ -164,8 +163,8 @@ class _Costs(NamedTuple):
 def load_calls(tables: Tables, unrecorded_ms: float | None = None, timed: Tables | None = None) -> CountedCalls:
     """Return the operator calls of a window.
 
-    With ``unrecorded_ms`` (unprofiled step time), host times are reduced by the recorder's overhead, evenly over all
-    slices. ``timed`` is another window: its time of each operator is divided among the calls in ``tables``.
+    With ``unrecorded_ms`` (unprofiled step time), the recorder's overhead is subtracted from host times, evenly over
+    all slices. ``timed`` is another window, whose time of each operator is divided among the calls in ``tables``.
     """
     trace = tables.trace
     if not len(trace.sparse("types")[0]):

@@ -23,7 +23,7 @@ _NO_MEMORY: Final = re.compile(r"can't allocate memory|not enough memory|out of 
 
 
 class _Threads:
-    """Makes the number of torch's threads an attribute, like torch's flags."""
+    """The number of torch's threads as an attribute, like torch's flags."""
 
     @property
     def number(self) -> int:
@@ -94,18 +94,18 @@ def recorded_settings(training: Circumstances) -> AbstractContextManager[None]:
 
 
 def limit_memory(memory: float, device: torch.device) -> None:
-    """Limit the memory to ``memory`` GiB more, and disable core dumps."""
+    """Limit this process to ``memory`` GiB in addition to the memory in use, and disable core dumps."""
     own = psutil.Process()
     if hasattr(own, "rlimit"):
         own.rlimit(psutil.RLIMIT_CORE, (0, own.rlimit(psutil.RLIMIT_CORE)[1]))
     if memory == math.inf:
         return
-    if device.type == "cuda":  # CUDA reserves a huge address space, so host memory cannot be limited too
+    if device.type == "cuda":  # CUDA reserves a huge address space, so host memory cannot be limited
         share = memory * 2**30 / torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(share, 1.0), device)
     elif hasattr(own, "rlimit"):
         # RLIMIT_AS would include the 64 MiB that glibc reserves for each thread
-        # 160 MiB for libraries that are loaded later and their caches, and 8 MiB of stack per thread of torch
+        # add 160 MiB for libraries loaded later and their caches, and 8 MiB of stack per thread of torch
         limit = own.memory_info().data + memory * 2**30 + (160 << 20) + (8 << 20) * (os.cpu_count() or 1)
         own.rlimit(psutil.RLIMIT_DATA, (int(min(limit, 1 << 62)), own.rlimit(psutil.RLIMIT_DATA)[1]))
 

@@ -1,4 +1,4 @@
-"""Selection of the overload of a recorded call: the first one whose schema accepts all arguments."""
+"""Selection of the overload of a recorded call: the first overload whose schema accepts all arguments."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class UnmatchedError(Exception):
 
 
 def overload(signature: Signature) -> tuple[Any, dict[str, Any]]:
-    """Return an operator of ``torch.ops``, and an `Argument` (for tensors) or a value for each argument."""
+    """Return an operator of ``torch.ops``, and for each argument an `Argument` (for tensors) or a value."""
     name, arguments = signature.name, signature.arguments
     for beginning, reason in _REFUSED:
         if refused := re.match(beginning, name):
@@ -71,7 +71,7 @@ def overloads(name: str) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
 
 
 def is_pure(operator: Any, parameters: tuple[Any, ...]) -> bool:
-    """Return whether a call from an untrusted trace is safe: it only computes tensors.
+    """Return whether a call from an untrusted trace is safe, because the operator only computes tensors.
 
     The schema lists every tensor that the operator writes to. A tag marks operators that change the metadata of inputs,
     for example ``resize_``. Streams and generators are never passed.

@@ -1,4 +1,4 @@
-"""Times two calls in interleaved blocks (A B B A) with torch's clock, and compares them."""
+"""Time two calls in interleaved blocks (A B B A) with torch's clock, and compare the times."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     Clock = Callable[[], float]
 
 BLOCK_S: Final = 1e-3
-"""Minimum length of a block in s. The overhead of a clock is then below 0.01%."""
+"""Minimum length of a block in s, for which the overhead of the clock is below 0.01%."""
 PAIRS: Final = LEAST_STEPS
 MOST_PAIRS: Final = 160
 SECONDS: Final = 0.8
 """Default time limit in s. Ten operators with five variants take a minute."""
 LONGEST_S: Final = 20.0
 _MOST: Final = 1 << 30
-"""Maximum calls per block: no call takes less than a picosecond."""
+"""Maximum calls per block. No call takes less than a picosecond."""
 UNBOUNDED: Final = 1e9
 """Upper end of the interval if there are too few blocks."""
 
@@ -43,7 +43,7 @@ UNBOUNDED: Final = 1e9
 class Timing:
     outcome: Outcome
     ratio: float
-    """Time of B over time of A: the median of pairs."""
+    """Time of B divided by time of A: the median of all pairs of blocks."""
     low: float
     high: float
     """Upper end of the 99% interval; `UNBOUNDED` for too few blocks."""
@@ -88,22 +88,25 @@ class Blocks:
                 raise OptionError("clock must advance while calls run: it measured no time for a billion calls")
 
     def seconds(self) -> float:
-        """Run one block. Return its seconds per call."""
+        """Run one block. Return the seconds per call."""
         return self._seconds(self.number) / self.number
 
     def _seconds(self, number: int) -> float:
-        # Repeated products of written inputs become subnormal, which slows CPUs.
+        # Inputs that each call multiplies in place become subnormal numbers, which slow down CPUs.
         calls_per_reset = 256 if self._call.written else number
         counts = [min(calls_per_reset, number - first) for first in range(0, number, calls_per_reset)]
         with self._call.running():
-            # a coarse clock does not advance in a short block
+            # a coarse clock may not advance in a short block
             return max(sum(map(self._timer.timeit, counts)), 1e-9)
 
 
 def time_interleaved(
     a: Blocks, b: Blocks, *, seconds: float = SECONDS, longest: float = LONGEST_S, tolerance: float = TOLERANCE
 ) -> Timing:
-    """Time two calls until the comparison is decided, or for ``seconds``. `PAIRS` rounds may take ``longest``."""
+    """Time two calls until the comparison is decided, or for ``seconds``.
+
+    The first `PAIRS` rounds may take ``longest``.
+    """
     times_a: list[float] = []
     times_b: list[float] = []
     elapsed_s, next_check = 0.0, PAIRS
@@ -117,7 +120,7 @@ def time_interleaved(
 
 
 def _round(a: Blocks, b: Blocks, times_a: list[float], times_b: list[float]) -> float:
-    """Return the times of both calls in one round. In the order A B B A, a drift affects both equally."""
+    """Time each call twice and return the elapsed time. In the order A B B A, a drift affects both calls equally."""
     a_1, b_1 = a.seconds(), b.seconds()
     b_2, a_2 = b.seconds(), a.seconds()
     times_a += a_1, a_2

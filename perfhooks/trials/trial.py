@@ -1,4 +1,4 @@
-"""The trial of the costliest recorded operators: each runs as recorded and in every suitable variant."""
+"""The trial of the most expensive recorded operators: each runs as recorded and in every suitable variant."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from perfhooks.trials.cut import Group, OperatorSelection
 
 COMPARABLE: Final = (0.5, 2.0)
-"""Results apply to the training if a call's time in the trial, divided by its recorded time, is in this range."""
+"""Range of a call's time in the trial divided by the recorded time, for which results apply to the training."""
 
 
 class Saving(NamedTuple):
-    """Estimated reduction of the step time, in milliseconds, as a range."""
+    """Estimated reduction of the step time in ms, as a range."""
 
     least: float
     most: float
@@ -50,7 +50,7 @@ class OperatorResult:
 
     @property
     def beside_recorded(self) -> float | None:
-        """Ratio of the time in this trial to the time in the training."""
+        """Time in this trial divided by the time in the training."""
         return None if self.alone_ms is None or not self.group.call_ms else self.alone_ms / self.group.call_ms
 
     @property
@@ -59,10 +59,10 @@ class OperatorResult:
         return ratio is not None and COMPARABLE[0] <= ratio <= COMPARABLE[1]
 
     def saving(self, result: VariantResult) -> Saving | None:
-        """Return the estimated reduction of the step time; None if it is unknown.
+        """Return the estimated reduction of the step time; None if the reduction is unknown.
 
-        The estimate is a range if the comparison is undecided, or if the ratio of the call's time to its recorded time
-        is not in `COMPARABLE`.
+        The estimate is a range if the comparison is undecided, or if `beside_recorded` is not in the range
+        `COMPARABLE`.
         """
         if result.timing is None or result.is_wrong or not self.beside_recorded:
             return None
@@ -101,7 +101,7 @@ def run(
     *,
     ends: float | None = None,
 ) -> Trial:
-    """Measure the operators. Ctrl-C ends the trial early, with the measurements until then."""
+    """Measure the operators. Ctrl-C ends the trial early, and the measurements until then are returned."""
     start = time.monotonic()
     trial = Trial(cut=cut, step_ms=step_ms, device=str(options.device))
     signatures = tuple(group.signature for group in cut.groups)

@@ -26,18 +26,22 @@ if TYPE_CHECKING:
     Test = Callable[[PreparedCall], bool]
 
 _EXACT: Final = 1e-3
-"""Maximum relative difference of results if call and variant have the same precision. Another order of summation, or
-TF32, changes less.
+"""Maximum relative difference of results if call and variant have the same precision. TF32 or another order of
+summation causes smaller differences.
 """
 _ROUNDED: Final = 0.05
-"""Maximum relative difference if the variant has a mantissa of 7 or 10 bits. Errors of 1% to 2% are usual for bf16."""
+"""Maximum relative difference of results if the variant has a mantissa of 7 or 10 bits. Errors of 1% to 2% are usual
+for bf16.
+"""
 _OTHER_WAY: Final = 5 * _EXACT
 _ALIGNED_SIZE: Final = 8
-"""Number of float16 in 16 bytes. Tensor cores need multiples of it (NVIDIA, Matrix Multiplication Background)."""
+"""Number of float16 values in 16 bytes. Tensor cores need sizes that are multiples of 8 (NVIDIA, Matrix Multiplication
+Background).
+"""
 
 _LAYOUTS: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 _NO_COMPILER: Final = "No working C++ compiler"
-"""Beginning of torch's error without a compiler."""
+"""Beginning of torch's error if there is no compiler."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Variant:
     name: str
     suits: Test
     changed: Change
-    """Function that changes a call; it returns None if the change is impossible or has no effect."""
+    """Function that changes a call, and returns None if the change is impossible or has no effect."""
     tolerance: float = _EXACT
 
 
@@ -58,7 +62,7 @@ def _is_named(pattern: str, *, on_cuda: bool | None = None) -> Test:
     return lambda call: bool(names.fullmatch(call.name)) and on_cuda in (None, _is_on_cuda(call))
 
 
-# changed inputs; the conversion is not timed
+# variants with converted inputs; the conversion is not timed
 
 
 def _with_inputs(convert: Callable[[torch.Tensor], torch.Tensor]) -> Change:
@@ -138,7 +142,7 @@ def _attention(kernel: str, backend: Any, *, has_cpu: bool) -> Variant:
 
 
 def _with_other_threads(call: PreparedCall) -> PreparedCall | None:
-    """Return the call with one thread, or with all CPUs if it had one thread; None if there is only one CPU."""
+    """Return the call with one thread, or with all CPUs if the call had one thread; None if there is only one CPU."""
     with call.setting():
         number = 1 if safe.THREADS.value > 1 else Circumstances.current().cores or 1
     return _flags({safe.THREADS: number}, _is_on_cpu)(call)
@@ -155,7 +159,7 @@ def _compiled(call: PreparedCall) -> PreparedCall | None:
     def run(*arguments: Any, **keywords: Any) -> Any:
         return call.operator(*arguments, **keywords)
 
-    # torch caches at most eight compilations per code object, so each call needs its own
+    # torch caches at most eight compilations per code object, so each call needs a separate code object
     function = FunctionType(run.__code__.replace(), globals(), run.__name__, None, run.__closure__)
     compiled_function = torch.compile(function, dynamic=False, fullgraph=True)
 
@@ -214,7 +218,7 @@ VARIANTS: Final = (
     Variant("threads", _is_on_cpu, _with_other_threads),
     Variant(
         "compile", lambda _: False, _compiled, _OTHER_WAY
-    ),  # never chosen by default: compilation takes seconds, and its gains come from fusing several calls
+    ),  # not a default variant: compilation takes seconds, and mainly gains by fusing several calls
 )
 BY_NAME: Final = {variant.name: variant for variant in VARIANTS}
 

@@ -34,8 +34,8 @@ SCHEMA: Final = {
     "verdict": pl.String,
     **dict.fromkeys(("difference", "saved_ms", "saved_percent"), pl.Float64),
 }
-"""Columns. ``beside_recorded``: time outside the training, as a multiple of the recorded time. ``times``: speedup, with
-the 99% interval from ``low`` to ``high``. ``saved_ms`` and ``saved_percent``: null if only a range is known.
+"""Columns. ``beside_recorded``: time in the trial divided by the recorded time. ``times``: speedup, with the 99%
+interval from ``low`` to ``high``. ``saved_ms`` and ``saved_percent``: null if the saving is a range.
 """
 
 
@@ -212,7 +212,7 @@ def _of_variant(rule: str, variant: str, rows: list[OperatorResult], trial: Tria
 
 
 def save_advice(trial: Trial, folder: Path) -> bool:
-    """Save the results that findings quote, and return whether there are any."""
+    """Save the results that findings quote. Return whether any were saved."""
     entries = advice_results(trial)
     if entries:
         earlier: list[TriedAdvice] = []
