@@ -73,6 +73,6 @@ class Adapter:
     def summary(self, format: Literal["table", "markdown"] = "table") -> Text:
         """Return a summary of all windows so far, as tables or Markdown.
 
-        The call waits for the files of these windows.
+        The call waits for the files of all windows.
         """
         return self._stages.summary(format)

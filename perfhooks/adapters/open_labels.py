@@ -15,7 +15,7 @@ class OpenLabels:
         self._open: list[tuple[str, AbstractContextManager[Any]]] = []
 
     def begin(self, label: str, key: str | None = None) -> None:
-        """Begin a label. `end` needs its ``key``, by default the label."""
+        """Begin a label. `end` ends the label with this ``key`` (by default, the label)."""
         region = self._region(label)
         region.__enter__()
         self._open.append((key or label, region))

@@ -113,7 +113,7 @@ class Stage:
         run: str | None = None,
         global_step: Callable[[], int] | None = None,
     ) -> None:
-        """Begin the next step of the loop. If the step has already begun, do nothing.
+        """Begin the next step of the loop. A step that has already begun continues.
 
         Args:
             loop: Object for the labels, for example the trainer.
@@ -138,7 +138,7 @@ class Stage:
         self._first = step
 
     def step(self) -> None:
-        """End a step, and begin the next step with the wait for data. Before `begin` the call has no effect."""
+        """End a step, and begin the next step with the wait for data. Before `begin`, `step` has no effect."""
         if not self._begun:
             return
         self._step()
@@ -193,7 +193,7 @@ class Stage:
     def _unlabel(self) -> None:
         labelled, self._labelled = self._labelled, False
         if labelled:
-            with guard("taking the labels away", self._on_error):
+            with guard("removing the labels of a step", self._on_error):
                 self.labels.take_off(self._loop)
 
     def __getstate__(self) -> dict[str, Any]:

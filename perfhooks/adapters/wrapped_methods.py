@@ -20,7 +20,7 @@ class _Wrapped(NamedTuple):
 
 
 class WrappedMethods:
-    """Methods that are wrapped and unwrapped together. A copy of this object contains no methods."""
+    """Methods that are wrapped and unwrapped together. A copy contains no wrapped methods."""
 
     def __init__(self) -> None:
         self._wrapped: dict[tuple[int, str], _Wrapped] = {}

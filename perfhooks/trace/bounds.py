@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 MAX_NUMBER: Final = 2**62
-"""Maximum of times, sizes and counters. The sum of two such numbers fits 64 bits."""
+"""Maximum of times, sizes and counters. The sum of two maxima fits 64 bits."""
 MAX_DIGITS: Final = 18
 MAX_ID: Final = 2**31
 """Limit of rank and device numbers, whose columns have 32 bits."""
@@ -14,9 +14,7 @@ MAX_TIME_US: Final = 4.0e15
 ROUNDING_NS: Final = 250
 """Rounding error in ns of a double with microseconds since 1970."""
 MIN_RECORDS: Final = 8
-"""Minimum records with a suspicious pattern before the pattern counts as a defect. Hand-written files have fewer
-records.
-"""
+"""Minimum records with a suspicious pattern that count as a defect of the recorder, not as a hand-written example."""
 APART_NS: Final = 60 * 10**9
 """Minimum difference in ns of times from different clocks. No recording pauses for a minute."""
 

@@ -74,7 +74,10 @@ NAMED: Final = {
 
 
 def classify(category: str, *, on_stream: bool = False) -> Kind:
-    """Return the kind of slices by their category. Slices of an unknown category are kernels if ``on_stream``."""
+    """Return the kind of slices by their category.
+
+    Slices of an unknown category are kernels if ``on_stream`` is set.
+    """
     name = category.lower()
     if name in _EXACT:
         return _EXACT[name]

@@ -51,7 +51,7 @@ class Tables:
 
     trace: Trace
     rank: int | None = None
-    """Rank of the process, for traces without a rank."""
+    """Rank of the process if the trace does not contain it."""
     stage: str | None = None
     """Recorded loop: train, validate, test or predict; None detects the loop from the trace
     (`perfhooks.trace.names.stages.shown`).

@@ -20,7 +20,7 @@ class Peaks:
     bus_gb_per_s: float | None = None
     """Bandwidth to the host in each direction: PCI Express with 16 lanes."""
     units: int | None = None
-    """Multiprocessors of a whole device. A partition (for example MIG) reports fewer."""
+    """Multiprocessors of a whole device. A partition (for example MIG) has fewer multiprocessors."""
 
 
 _PCIE: Final = {3: 16, 4: 32, 5: 64}
@@ -137,5 +137,5 @@ DATASHEETS: Final[Mapping[str, Peaks]] = {
     ),
 }
 """Dense peaks, keyed by the exact name of ``torch.cuda.get_device_name()``, as of November 2026. NVIDIA's datasheets
-advertise twice these values, which are for sparse matrices.
+advertise twice as much, for sparse matrices.
 """

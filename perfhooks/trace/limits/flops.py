@@ -32,7 +32,7 @@ def by_torch_per_call(trace: Trace, rows: Ints) -> Ints:
 def missed_per_call(trace: Trace, rows: Ints, parent: Ints) -> Ints:
     """Return the operations of each call that torch's profiler omits; -1 for other calls.
 
-    Calls inside a counted call also have -1.
+    Calls nested in a counted call also get -1.
     """
     missed, _ = redispatch.resolved(trace, rows, per_call(trace, rows, _KNOWN))
     missed[per_call(trace, rows, MISSED_BY_TORCH) < 0] = -1

@@ -31,7 +31,7 @@ class Call(NamedTuple):
 
 
 def per_call(trace: Trace, rows: Ints, formulas: Mapping[str, Formula]) -> Ints:
-    """Return the value of the formula for each slice's operator name, or -1."""
+    """Return the value of the operator's formula for each slice, or -1."""
     has_formula = np.array([name in formulas for name in trace.names] or [False])[trace.name[rows]]
     calls = np.flatnonzero(has_formula & (trace.kind[rows] == Kind.OP))
     name, *arguments = trace.name[rows[calls]], *(trace.argument(column)[rows[calls]] for column in _ARGUMENTS)

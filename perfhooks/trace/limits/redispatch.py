@@ -1,4 +1,4 @@
-"""Operator calls that a dispatch mode or a tensor subclass repeats inside the call. Such calls count once."""
+"""Operator calls that a dispatch mode or a tensor subclass repeats inside themselves, so that both count once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def again(trace: Trace) -> tuple[Ints, Ints]:
 
 
 def resolved(trace: Trace, rows: Ints, values: Ints) -> tuple[Ints, Flags]:
-    """Return the operations or bytes of calls, and which calls count.
+    """Return the operations or bytes of calls, and which calls are no repetitions.
 
     If a dispatcher repeats a call, the outer call gets the sum of the repeated calls.
     """

@@ -110,7 +110,7 @@ ON_HOST: Final = ("gloo:", "mpi:", "ucc:")
 _CALLING: Final = rf"{RECORD}$|(?:{_BACKENDS}):|c10d::"
 OPERATORS: Final = rf"^(?:{_CALLING}|_?c10d_functional|symm_mem::)"
 ON_THREAD: Final = re.compile(rf"^(?:{_CALLING}|_c10d_functional::wait)")
-"""Operators that block their thread for a collective. Functional collectives only block in the wait."""
+"""Operators that block their thread for a collective. Functional collectives block only in ``wait``."""
 
 
 @functools.cache

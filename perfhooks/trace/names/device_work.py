@@ -14,8 +14,8 @@ TF32: Final = r"(?i:tf32)|tensorop_s1688(?!gemm_b?f16)|xf32|_S_MX_"
 """GEMMs of float32 inputs as TF32, on tensor cores or on AMD's matrix cores."""
 HALF: Final = r"b?f16|fp16|half|[sh](?:16816|161616)|h(?:884|1688)"
 UNALIGNED: Final = rf"^(?!.*(?:simt|d884)).*(?:(?:{HALF}).*align[124]\b|(?:s1688|tf32).*align[12]\b)"
-"""GEMMs on tensor cores that load fewer than 16 bytes at once. Kernels for float64 are excluded, because they always
-load fewer.
+"""GEMMs on tensor cores that load fewer than 16 bytes at once. Kernels for float64 always load fewer bytes and are
+excluded.
 """
 GEMV: Final = r"(?i)^(?:[^<(]|\(anonymous namespace\))*(?:gemv|mat_?vec)|\bkernel::gemv"
 """Kernel names of GEMVs, not parameter types such as cuBLAS's ``cublasGemvTensorStridedBatched``."""
@@ -25,13 +25,15 @@ _OWN_NAME: Final = re.compile(r"(?:void )?([^<(]+?)(?:_\d+)*(?=[<(]|$)")
 NUMBERED: Final = re.compile(r"^(?=trans_|hc(?:om|cl)_)\w*?(?=(?:_\d+){1,2}$)")
 """Kernel name without the call number that NPUs add, as in ``trans_TransData_12``."""
 COPY: Final = re.compile(r"\b([HDAP]to[HDAP])\b(?:.*\((\w+) -> (\w+)\))?")
-"""Direction in the name of a copy: ``Memcpy HtoD (Pageable -> Device)``."""
+"""Direction and memory kinds in the name of a copy, for example ``Memcpy HtoD (Pageable -> Device)``."""
 LONG_COPY: Final = re.compile(r"Copy([HD])(?:ost|evice)To([HD])(?:ost|evice)")
 """Name of a copy in old ROCm traces: ``CopyHostToDevice``."""
 WITHIN_DEVICE: Final = "DtoD"
 ACROSS_BUS: Final = ("HtoD", "DtoH")
 WITHIN_HOST: Final = "HtoH"
-"""Direction of copies within host memory. cuspy, the second recorder of torch, writes CUPTI's number 9 instead."""
+"""Direction of copies within host memory. cuspy, the second recorder of torch, writes CUPTI's number 9 instead of the
+direction.
+"""
 TO_DEVICE: Final = re.compile(r"HtoD|HostToDevice")
 PAGEABLE: Final = r"\bHtoD\b.*\(Pageable -> "
 UNPINNED: Final = r"\bHtoD\b.*\((?:Pageable|Host) -> "

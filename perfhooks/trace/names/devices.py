@@ -31,7 +31,7 @@ class Device(NamedTuple):
     compiler: str = "torch.compile fuses small kernels if it has a backend for the device; "
     """Text about torch.compile; empty if the device needs another backend."""
     layout: str = ""
-    """Text about the requirements of channels-last convolutions besides their layout."""
+    """Text about settings that channels-last convolutions also need."""
     sharing: str = ""
     processes: str = ""
     state: str = ""
@@ -83,7 +83,7 @@ ROCM: Final = Device(
     processes=_processes("rocm-smi --showpids"),
     state=_state("rocm-smi --showclocks --showpower --showtemp"),
 )
-"""AMD devices. PyTorch for ROCm also names its module ``torch.cuda``."""
+"""AMD devices, for which PyTorch also uses the module name ``torch.cuda``."""
 ASCEND: Final = Device(
     type="npu",
     module="torch.npu",
@@ -94,8 +94,7 @@ ASCEND: Final = Device(
     state=_state("npu-smi info"),
     compiler="",
 )
-"""Ascend NPUs. There, the default backend of torch.compile needs triton-ascend, and fails for the backward pass of many
-models.
+"""Ascend NPUs, on which the default backend of torch.compile needs triton-ascend, and fails for many backward passes.
 """
 XPU: Final = Device(
     type="xpu", module="torch.xpu", processes=_processes("xpu-smi ps"), state=_state("xpu-smi stats -d 0")

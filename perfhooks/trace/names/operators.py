@@ -7,7 +7,7 @@ from typing import Final
 
 NAMESPACE: Final = "aten::"
 FOREACH: Final = "_foreach_"
-"""Prefix of operators on lists of tensors, after the namespace."""
+"""Prefix of operators on lists of tensors, after ``aten::``."""
 
 FACTORS: Final = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2)}
 """GEMMs whose operations torch counts, each with the indices of its two matrices."""
@@ -46,7 +46,7 @@ PADDING_OF_CONVOLUTIONS: Final = {
     "aten::miopen_convolution": 3,
     "aten::mkldnn_convolution": 3,
 }
-"""Index of the argument ``padding`` for each operator. The arguments stride and dilation follow."""
+"""Index of the argument ``padding`` for each operator, before the arguments stride and dilation."""
 ALLOW_TF32: Final = {"aten::_convolution": 12, "aten::cudnn_convolution": 8, "aten::cudnn_convolution_transpose": 9}
 """Index of the last argument, ``allow_tf32``, for each operator."""
 CONVOLUTION_BACKWARD: Final = "aten::convolution_backward"
@@ -80,7 +80,7 @@ ADDING: Final = r"^aten::add_$"
 READERS: Final = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero")
 """Operators whose result the host needs, so they wait for the device."""
 ALLOCATORS: Final = re.compile(r"aten::(?:new_)?empty(?:_strided|_like|_permuted|_quantized)?|aten::resize_(?:as_)?")
-"""Operators that only allocate memory. Reports name their callers instead."""
+"""Operators that only allocate memory. Reports name the caller of such an operator instead."""
 DATA_PARALLEL: Final = r"^(?:Broadcast|Scatter|Gather)(?:Backward)?$"
 
 CALLED: Final = r"^(?!.*autograd::).*\w::\w"

@@ -11,16 +11,16 @@ from typing import Final
 from perfhooks.core.labels import STEP_MARK
 
 UPDATE: Final = "Optimizer.step#"
-"""Prefix of optimizer updates. The class of the optimizer follows: ``Optimizer.step#AdamW.step``."""
+"""Prefix of ranges around optimizer updates, for example ``Optimizer.step#AdamW.step``."""
 ZERO_GRAD: Final = "Optimizer.zero_grad#"
 LOADER: Final = "enumerate(DataLoader)#"
-"""Prefix of fetches from a DataLoader. The class of the iterator follows."""
+"""Prefix of ranges around DataLoader fetches, before the class of the iterator."""
 LOADER_WITH_WORKERS: Final = f"{LOADER}_MultiProcessing"
 LOADER_ALONE: Final = f"{LOADER}_SingleProcess"
 WRAPPERS: Final = ("DistributedDataParallel.forward", "FullyShardedDataParallel.forward")
 
 NODE: Final = "autograd::engine::evaluate_function: "
-"""Prefix of the nodes of autograd, on any thread."""
+"""Prefix of the ranges of autograd nodes."""
 LEAF: Final = "torch::autograd::AccumulateGrad"
 """Node of autograd that stores the gradient of a parameter, or adds to it."""
 BACKWARD_CLASS: Final = r"([A-Z]\w*?)Backward\d*$"
@@ -30,7 +30,7 @@ CHECKPOINT: Final = "CheckpointFunctionBackward"
 """Node of activation checkpointing with ``use_reentrant=True``."""
 
 MODULE: Final = "nn.Module: "
-"""Prefix of the Python frames of modules. The class and a number follow."""
+"""Prefix of the Python frames of modules, before class and number."""
 
 AROUND_MODELS: Final = frozenset(
     (
@@ -51,7 +51,7 @@ GARBAGE: Final = "Python GC"
 """Python frame of a garbage collection, recorded with ``record_python_gc_info``."""
 
 COMPILED_REGION: Final = "Torch-Compiled Region"
-"""The outermost range of compiled code. In the forward pass it contains all other ranges of `COMPILED`."""
+"""Outermost range of compiled code. In the forward pass, this range contains all other ranges of `COMPILED`."""
 COMPILED: Final = rf"^(?:{COMPILED_REGION}|CompiledFunction)|CompiledFxGraph"
 """Ranges of compiled code. Some ranges exist only if the function has gradients, or if inductor compiled it."""
 
@@ -60,7 +60,7 @@ CAPTURING: Final = r"^CUDAGraphNode\.record\b.* \(dynamo_timed\)$"
 COMPILING: Final = r"^(?!CUDAGraphNode\.record\b).* \(dynamo_timed\)$"
 
 LIGHTNING: Final = "[pl][profile]"
-"""Prefix of labels of Lightning's ``PyTorchProfiler``. The last word of such a label is the hook."""
+"""Prefix of labels of Lightning's ``PyTorchProfiler``, which end with the name of a hook."""
 LIGHTNING_HOOKS: Final = r"^\[(?:Callback|LightningDataModule|LightningModule|Strategy|_\w+)\]"
 """Labels of hooks that Lightning 2.6 writes without the prefix `LIGHTNING`."""
 _BEGINNINGS: Final = (STEP_MARK, "Optimizer.", "enumerate(DataLoader)", COMPILED_REGION, "##", "[pl]")

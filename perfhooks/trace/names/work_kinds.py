@@ -22,7 +22,8 @@ KINDS: Final = (
 
 TRITON: Final = r"^triton_"
 _FUSED: Final = rf"{TRITON}[a-z]{{2,4}}_fused_"
-"""Fused kernels of torch.compile. The letters stand for pointwise, reduction, persistent reduction and so on."""
+"""Fused kernels of torch.compile. The letters in the names mean pointwise, reduction, persistent reduction and so on.
+"""
 _NUMBER: Final = r"\d*(?:_[\dcde]+)?$"
 
 # Operators that only move numbers or change shapes, or that are a separate call (a matrix product).

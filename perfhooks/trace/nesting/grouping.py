@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints
 
 MAX_SPARSITY: Final = 16
-"""Maximum possible values per row for a lookup table. With more values, sorting is faster."""
+"""Maximum ratio of possible values to rows at which a lookup table is faster than sorting."""
 
 
 class Groups(NamedTuple):

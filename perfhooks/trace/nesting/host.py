@@ -137,7 +137,7 @@ def max_letters(trace: Trace) -> int:
 
 
 def writable_depth(parents: Ints, depth: Ints, length: Ints, max_letters: int) -> int:
-    """Return the maximum depth at which all paths together have at most ``max_letters``, without their roots."""
+    """Return the maximum depth at which all paths together have at most ``max_letters``, without root nodes."""
     if (int(depth.sum()) + len(depth)) * (int(length.max(initial=0)) + 1) <= max_letters:
         return int(depth.max(initial=0))
     path_length = summed_up(parents, (length + 1).astype(np.float64))
@@ -158,7 +158,7 @@ def joined(parents: Ints, names: list[str], separator: str) -> list[str]:
 
 
 def innermost(trace: Trace, thread: Column, time: Ints) -> Ints:
-    """Return the innermost entry of `tree` on each thread at a time in ns, or -1. Entries include their ends."""
+    """Return the innermost entry of `tree` on each thread at a time in ns, or -1. An entry includes its end time."""
     calls = tree(trace)
     last_started = last_begun(calls.thread, trace.start[calls.row], thread, time)
     return still_open(calls.nesting, last_started, time)

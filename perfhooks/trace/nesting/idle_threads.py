@@ -1,4 +1,4 @@
-"""Detection of threads that only wait. These threads would fill half of a flame graph."""
+"""Detection of threads that only wait, because such threads would fill half of a flame graph."""
 
 from __future__ import annotations
 

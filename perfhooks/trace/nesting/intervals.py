@@ -28,7 +28,9 @@ MS: Final = 1e-6
 NOTABLE: Final = 0.01
 """Minimum ratio of a difference or gain to report. Two recordings of the same program also differ by 1%."""
 MOST: Final = 0.8
-"""Minimum fraction that represents the whole, for example of the kernels in a step, as in torch_tb_profiler."""
+"""Minimum fraction that represents the whole. With less than 80% of the usual kernels, kernels are missing, as in
+torch_tb_profiler.
+"""
 NEARLY_ALL: Final = 0.9
 """Minimum fraction that counts as the whole despite inexact clocks and records."""
 

@@ -43,7 +43,7 @@ class FewKernels(NamedTuple):
 class ShortReplays(NamedTuple):
     calls: Ints
     missing: int
-    """Maximum number of kernels that a replay lacks."""
+    """Maximum number of kernels that a graph replay lacks."""
 
 
 @cached_per_trace
@@ -272,7 +272,7 @@ def _overlapping(trace: Trace) -> tuple[Ints, Ints]:
     """Return device work that ends too late, and the start of the next work on the same stream.
 
     Work ends too late if later work of the same stream begins and ends within it, because a stream runs its work in
-    order. Work of the same operator or graph is an exception.
+    order. Work of one operator or graph may overlap.
     """
     work = trace.device_rows
     index = np.flatnonzero(trace.end[work] > trace.start[work])

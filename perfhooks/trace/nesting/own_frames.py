@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @cached_per_trace
 def is_perfhooks(trace: Trace) -> Flags:
-    """Return which entries of `host.tree` are frames of perfhooks, or calls that perfhooks makes in them."""
+    """Return which entries of `host.tree` are frames of perfhooks, or calls that perfhooks makes in these frames."""
     tree = host.tree(trace)
     parent = tree.nesting.parent
     is_frame: Flags = trace.kind[tree.row] == Kind.PYTHON

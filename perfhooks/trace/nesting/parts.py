@@ -48,7 +48,7 @@ class _PartSources(NamedTuple):
 def of_thread(trace: Trace, thread: int) -> dict[str, Intervals]:
     """Return the disjoint intervals of each part of a step (data, forward, backward, ...) on one thread.
 
-    If slices overlap in time, the first matching line decides; of slices in the same line, the innermost one:
+    If slices overlap, the slice in the first of these lines decides, and within a line the innermost slice:
 
     1. labels of the user with names in `perfhooks.core.labels.PARTS` or `part_names`;
     2. fetches of PyTorch's DataLoader;

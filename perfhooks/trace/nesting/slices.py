@@ -22,8 +22,8 @@ class Nesting(NamedTuple):
 
 
 _MAX_CROSSED_PASSES: Final = 8
-"""Crossed slices overlap a later slice without nesting. Maximum number of slices that begin inside crossed slices, per
-slice of the thread.
+"""Maximum number of slices that begin inside crossed slices (which overlap a later slice without nesting), per slice of
+the thread.
 """
 
 
@@ -56,7 +56,7 @@ def _nest(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _cut(start: Ints, end: Ints) -> Ints | None:
-    """Return the ends of slices, or the start of the first slice that crosses this end; None if many slices cross."""
+    """Return the end of each slice, or the start of the first slice that crosses its end; None if many slices cross."""
     last = np.searchsorted(start, end, "left")
     container = np.flatnonzero(last > np.arange(1, len(start) + 1))
     after, last = container + 1, last[container]

@@ -1,4 +1,4 @@
-"""Separation of validation from training. Fetches and copies occur in both."""
+"""Separation of validation from training, because fetches and copies occur in both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def classify(parts: list[str], groups: list[int]) -> list[str]:
     """Return the corrected part (training or validation) of each slice of one thread, sorted by start.
 
     * A model call in evaluation mode without gradients is a validation if no backward pass follows, and if the call
-      uses a batch of a loader or computes a loss. Other calls (a teacher, a rollout) belong to the forward pass.
+      uses a batch of a loader or computes a loss. Other model calls (a teacher, a rollout) belong to the forward pass.
     * A fetch or a copy belongs to the following model call. The last fetch of a validation returns no batch: if two
       fetches follow the last model call of a validation, the first fetch belongs to the validation.
     """

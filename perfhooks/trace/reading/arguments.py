@@ -155,7 +155,7 @@ VARIANTS: Final[dict[Kind, tuple[MarkedStruct, ...]]] = {
         for kind, fields in zip(DEVICE_WORK, _WORK, strict=True)
     },
 }
-"""Structs of arguments for each kind of slice, the largest first. Fewer fields are decoded faster."""
+"""Structs of arguments for each kind of slice, the largest first. Small structs save decoding time."""
 STRIDED: Final[dict[Kind, tuple[MarkedStruct, ...]]] = VARIANTS | {
     Kind.OP: (
         MarkedStruct(_COLLECTIVE, _collective(StridedOperator)),

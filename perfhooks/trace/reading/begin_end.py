@@ -26,7 +26,7 @@ class BeginEnd:
     def paired(self) -> tuple[list[Event], Ints, Flags]:
         """Return the slices as arguments of `Columns.add`. Slices without an end event have the duration NaN.
 
-        An end event closes the innermost open slice of its thread, or of the same name if the event has a name.
+        An end event closes the innermost open slice of its thread; if the event has a name, the innermost of this name.
         """
         stacks: dict[tuple[int | str, int | str], list[tuple[int, Event]]] = {}
         slices: list[tuple[int, Event]] = []

@@ -291,7 +291,7 @@ class Columns:
         )
 
     def pair_edges(self) -> None:
-        """Add the slices that the file writes as two events. Call this once, after the last event."""
+        """Add the slices that the file writes as two events. Call this function once, after the last event."""
         if self._edges:
             self.add(*self._edges.paired())
 

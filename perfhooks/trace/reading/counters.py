@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.events import Event
 
 _MOST: Final = 1000
-"""Maximum counters of a file; further counters are dropped. Torch's recorder writes about ten for each device."""
+"""Maximum counters of a file; further counters are dropped. Torch's recorder writes about ten counters for each device.
+"""
 _DEVICE: Final = re.compile(r"\b(?:GPU|device|HIP|XPU)\s*#?(\d{1,9})\b", re.IGNORECASE)
 """Number of the device in the process name ``GPU 0 Counters`` of cuspy, the second recorder of torch."""
 _PLAIN: Final = ("", "value")

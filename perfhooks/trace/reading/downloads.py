@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SILENCE_S: Final = 30.0
-"""Maximum wait for a server, and the period over which its speed is measured."""
+"""Maximum wait for a server, and the period over which the download speed is measured."""
 _SLOWEST: Final = 1000
 """Minimum bytes per second of a download, so that every download ends."""
 

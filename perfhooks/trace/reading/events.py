@@ -62,7 +62,7 @@ def decode_value(text: bytes) -> Any:
 
 
 def decode_end(text: bytes) -> dict[str, msgspec.Raw] | None:
-    """Return the last events of a file as ``traceEvents``, and the keys after them; None if the text is truncated."""
+    """Return the last events of a file as ``traceEvents``, and the keys after the list; None for truncated text."""
     for closing in (b"", b"}"):  # files that are a list need the closing brace
         try:
             keys = msgspec.json.decode(b'{"traceEvents":[' + text + closing, type=dict[str, msgspec.Raw])

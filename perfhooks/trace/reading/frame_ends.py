@@ -1,4 +1,4 @@
-"""Python frames whose end the recorder lost. The recorder writes the end of the recording instead."""
+"""Python frames whose end the recorder lost, so that the end of the recording replaces it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ CLOSED: Final = "closed"
 def close(trace: Trace) -> None:
     """Correct the end of each frame whose end was lost, and add one of `Trace.doubts`.
 
-    Traces contain the number of the caller of each frame. A frame ends before the next frame of the same caller begins,
-    and not after the caller. Call this function before tables are computed.
+    Traces contain the caller of each frame. A frame ends before the next frame of the same caller begins, and not after
+    the caller. Call this function before tables are computed.
     """
     _, numbers = trace.sparse(FRAME)
     rows = trace.rows(Kind.PYTHON)

@@ -32,8 +32,8 @@ _LOOKAHEAD: Final = 4096
 _PATIENCE: Final = 16
 """Chunks without an event boundary after which a more general boundary pattern is used."""
 _LEARNING: Final = 4
-"""Number of chunks after which each category has a struct for fast decoding. By then, nearly all categories of a file
-have occurred.
+"""Number of chunks after which each category has a struct for fast decoding. Nearly all categories of a file occur in
+these chunks.
 """
 
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[')

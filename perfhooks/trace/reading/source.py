@@ -25,10 +25,10 @@ LONGEST: Final = 16 << 20
 """Maximum bytes of one event. A collective that lists 100,000 ranks has less than 1 MB."""
 
 RATIO: Final = 100
-"""Maximum ratio of the decompressed size to the archive by default. Recorded traces have ratios of 10 to 23."""
+"""Default maximum ratio of decompressed to compressed size. Recorded traces have ratios of 10 to 23."""
 
 OBJECTS: Final = 0.5
-"""Maximum objects (events, arguments) per byte of an archive. Recorded traces have 0.03 to 0.13 per byte."""
+"""Maximum objects (events, arguments) per byte of an archive. Recorded traces have 0.03 to 0.13 objects per byte."""
 OBJECTS_FLOOR: Final = 1 << 20
 
 _PACKED_BLOCK: Final = 1 << 16

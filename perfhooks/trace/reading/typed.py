@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.events import Event
 
 _MOST: Final = 64
-"""Maximum categories of a file for typed decoding, because each category takes time. Kineto has about 30."""
+"""Maximum categories of a file for typed decoding, because each category takes time. Kineto has about 30 categories."""
 _INDEX: Final = re.compile(r"\$\[(\d+)\]")
 
 _Fields = list[tuple[str, Any, Any]]

@@ -53,7 +53,7 @@ class _WorkTimes(NamedTuple):
 def table(trace: Trace) -> pl.DataFrame:
     """Return the time of each kind of work: one row for each of `CATEGORIES` in the trace, most time first.
 
-    The first matching rule decides the category of device work. Operators follow the same rules with their own time:
+    The first matching rule decides the category of device work. The own time of operators follows the same rules:
 
     1. ``communication`` and ``copies`` (with memsets): class of the work in the table of kernels;
     2. ``attention``: an attention operator is around the launch;

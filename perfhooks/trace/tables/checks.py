@@ -84,7 +84,7 @@ def _check_log(trace: Trace) -> Iterator[Check]:
 _DROPPED: Final = {
     "Out-of-range": (
         "info",
-        "device records outside of the window, which belong to warm-up steps, or to kernels missing at its start",
+        "device records outside of the window: of warm-up steps, or of kernels missing at the start of the window",
     ),
     "Invalid ext correlations": ("warning", "records that could not be joined to an operator"),
     "CPU GPU out-of-order": ("warning", "dropped kernels, because their recorded start is before their launch"),
@@ -113,7 +113,7 @@ def _check_launches(trace: Trace) -> Iterator[Check]:
         yield Check("error", "device-stopped", len(tail), text, _describe_first(trace, tail))
         lost = lost[~np.isin(lost, tail)]
     if len(lost):
-        text = f"{len(lost)} of {len(calls)} launches have no kernel: its record was lost, so its time is missing"
+        text = f"{len(lost)} of {len(calls)} launches have no kernel: the record was lost, so kernel times are missing"
         yield Check("warning", "launches-without-kernel", len(lost), text, _describe_first(trace, lost))
 
 
@@ -122,7 +122,7 @@ def _check_counters(trace: Trace) -> Iterator[Check]:
     if len(rows):
         text = (
             f"{len(rows)} ranges of CUPTI's range profiler, which runs kernels one by one, counts hardware events and "
-            "records no times: the device tables are empty; record a window without it for times"
+            "records no times: the device tables are empty; record times in a window without the range profiler"
         )
         yield Check("info", "counters-only", len(rows), text, _describe_first(trace, rows))
 

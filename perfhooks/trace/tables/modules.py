@@ -138,8 +138,8 @@ def _unwrapped_class(rows: pl.DataFrame, path: str, cost: float) -> str | None:
 def qualified_names(trace: Trace) -> dict[str, str]:
     """Map recorded modules to their names in the model, for example ``Conv2d_3`` to ``layer1.0.conv2``.
 
-    Only perfhooks stores the names. A class with other numbers in the trace than in the model is omitted, because a
-    missed call shifts all numbers.
+    Only traces of perfhooks contain the names of the model. A class with other numbers in the trace than in the model
+    is omitted, because a missed call shifts all numbers.
     """
     names_by_class = trace.metadata.get(labels.MODULE_NAMES)
     calls = [name.removeprefix(ranges.MODULE).rpartition("_") for name in trace.names if name.startswith(ranges.MODULE)]

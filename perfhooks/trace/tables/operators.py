@@ -75,10 +75,10 @@ def table(
 
     * ``self_cpu_ms``, ``cpu_ms``: host time without and with nested calls, by torch's rules
       (`perfhooks.trace.names.torch_rules`). Self times may count runtime calls twice.
-    * ``exclusive_cpu_ms``: host time without nested calls. On each thread, all rows sum to the time in which any call
-      ran.
-    * ``self_device_ms``, ``device_ms``: device work launched by the call, without and with nested calls. Null if the
-      trace lacks the work of more than 1% of the launches.
+    * ``exclusive_cpu_ms``: host time without nested calls. On each thread, exclusive times sum to the time in which any
+      call ran.
+    * ``self_device_ms``, ``device_ms``: device work launched by the call, without and with nested calls. Device times
+      are null if the trace lacks the work of more than 1% of the launches.
     * ``self_cpu_bytes``, ``cpu_bytes``, ``self_device_bytes``, ``device_bytes``: allocated minus released memory.
 
     This table corrects these errors of torch:

@@ -42,7 +42,8 @@ def folded(
     """Return the self cost of each call stack (``outer;inner;leaf``), greatest first.
 
     Host times in ns sum to the union of the slices of each thread, without waits on threads without steps. Device times
-    sum to the durations of all device work; the stack is the stack of the launch. Bytes include memory released later.
+    sum to the durations of all device work, which has the stack of the launch. Allocated bytes include memory released
+    later.
 
     Frames that match ``skip`` are omitted, so their self time counts for the caller. The work of perfhooks is also
     omitted, unless ``skip`` is None.

@@ -1,6 +1,6 @@
 """Repairs of slices that cross (overlap without nesting) other slices of their lane, because viewers drop such slices.
 
-In traces with stacks, torch's labels cross the functions in which they begin and end.
+In traces with stacks, torch's labels cross the functions in which the labels begin and end.
 """
 
 from __future__ import annotations

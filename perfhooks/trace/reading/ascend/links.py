@@ -127,10 +127,9 @@ class _Linker:
         return np.where(dequeue >= 0, enqueue, -1)
 
     def operators(self, flows: FlowEnds, enqueue: Ints) -> Ints:
-        """Return the operator that requested each work, or -1.
+        """Return the operator at which the flow to each device work begins, or -1.
 
-        The flow begins at this operator. If the flow is missing, or its operator began after the work, the operator
-        around the enqueue slice requested the work.
+        If the flow is missing, or the operator began after the work, return the operator around the enqueue slice.
         """
         starts, ends = flows.links(OPERATOR)
         work = self._slice_at(self._work, self._moments_of(ends, self._device))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _LABEL: Final = re.compile(r"NPU (\d{1,9})$")
 _GROUP: Final = re.compile(r"Group (.*) Communication$")
-"""Lane with the collectives of one process group. Other lanes contain the parts of these collectives."""
+"""Lane with the collectives of one process group. Other lanes contain parts of collectives."""
 
 
 class Role(enum.Enum):
@@ -60,7 +60,7 @@ class Processes:
     def thread_key(self, pid: int | str, tid: int | str) -> ThreadKey | None:
         """Return the thread of the trace for a process and thread of the file.
 
-        None for counters, and for lanes that summarize or split the slices of other lanes.
+        Return None for counters, and for lanes that summarize or split the slices of other lanes.
         """
         role = self.role(pid)
         # streams and process groups are both numbered from 0, so a group needs another key
