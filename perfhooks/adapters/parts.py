@@ -59,7 +59,6 @@ class Parts:
         return LabelledRange(name) if self._pulse.is_recording else nullcontext()
 
     def put(self, loop: Any, *, waiting: bool) -> None:
-        """Add the labels when a window opens."""
         self.is_on = True
         for path, part in self._paths.items():
             owner, _, name = path.rpartition(".")
@@ -72,7 +71,6 @@ class Parts:
             self.wait()
 
     def take_off(self, _loop: Any, /) -> None:
-        """Remove the labels when the window closes."""
         self.is_on = False
         self.labels.close()
         self.methods.unwrap()

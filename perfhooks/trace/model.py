@@ -154,7 +154,6 @@ class Trace:
         return np.flatnonzero(is_selected)
 
     def matching(self, pattern: re.Pattern[str], rows: Ints) -> Flags:
-        """Return whether the name of each row matches."""
         name_numbers = self.name[rows]
         numbers = np.flatnonzero(np.bincount(name_numbers, minlength=1)) if len(name_numbers) else name_numbers
         is_match = np.zeros(len(self.names) + 1, np.bool_)
@@ -162,7 +161,6 @@ class Trace:
         return is_match[name_numbers]
 
     def chosen(self, is_wanted: Callable[[str], object], *kinds: Kind) -> Ints:
-        """Return the rows of these kinds whose name passes ``is_wanted``."""
         numbers = [number for number in self.names_of(*kinds) if is_wanted(self.names[number])]
         if not numbers:
             return np.empty(0, np.int64)

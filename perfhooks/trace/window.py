@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 class Tables:
     """Tables of one window, each computed once. Tables of steps contain complete steps only.
 
-    The last step is incomplete if it was open at the end of the recording, or if a call of ``step()`` after the last
-    step left a short mark. If no step is complete, incomplete steps are used. In a trace without marks, the whole
-    recording is one step.
+    The final step is incomplete if it was open at the end of the recording, or if it is only the short mark of an extra
+    ``step()`` call. If no step is complete, incomplete steps are used. In a trace without marks, the whole recording is
+    one step.
     """
 
     trace: Trace

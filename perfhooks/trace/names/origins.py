@@ -1,8 +1,8 @@
 """Origin of a stack frame: the user, an installed package, Python, torch or perfhooks.
 
 The recorder removes the folders of ``sys.path`` from file names, so file names do not separate installed files from
-files of the user. perfhooks records the origin of each file (`perfhooks.run.installation`). In traces that perfhooks
-did not record, well-known package names decide.
+files of the user. perfhooks records the origin of each file (`perfhooks.run.installation`). In other traces, the origin
+comes from well-known package names.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ _FOREACH: Final = "foreach_"
 _ANONYMOUS: Final = "(anonymous namespace)::"
 _END_OF_OWN: Final = re.compile(r"[<(]")
 _DTYPE: Final = re.compile(r"-dtype_.*$")
-"""Suffix of kernels of MTIA devices, which are named after operators."""
+"""Suffix of kernel names on MTIA devices. Without the suffix, the names are names of operators."""
 
 
 @functools.lru_cache(maxsize=2048)

@@ -26,10 +26,10 @@ Flags: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 
 MS: Final = 1e-6
 NOTABLE: Final = 0.01
-"""Minimum ratio of a difference or gain to report. Two recordings of the same program also differ by 1%."""
+"""Minimum ratio of a difference or gain to report, because two recordings of the same program differ by about 1%."""
 MOST: Final = 0.8
-"""Minimum fraction that represents the whole. With less than 80% of the usual kernels, kernels are missing, as in
-torch_tb_profiler.
+"""Minimum fraction that counts as most of the whole. A step with a smaller fraction of the usual kernels has lost
+kernels, as in torch_tb_profiler.
 """
 NEARLY_ALL: Final = 0.9
 """Minimum fraction that counts as the whole despite inexact clocks and records."""

@@ -92,8 +92,6 @@ class Copy(Work, gc=False):
 
 
 class Set(Work, gc=False):
-    """Arguments of a memset."""
-
     memory_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="memory kind")
 
 

@@ -1,4 +1,4 @@
-"""Python frames whose end the recorder lost, so that the end of the recording replaces it."""
+"""Correction of Python frames that last until the end of the recording, because the recorder lost the ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLOSED: Final = "closed"
 
 
 def close(trace: Trace) -> None:
-    """Correct the end of each frame whose end was lost, and add one of `Trace.doubts`.
+    """Correct the lost ends of Python frames, and add one of `Trace.doubts`.
 
     Traces contain the caller of each frame. A frame ends before the next frame of the same caller begins, and not after
     the caller. Call this function before tables are computed.

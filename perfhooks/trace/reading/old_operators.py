@@ -1,6 +1,6 @@
 """Names and sequence numbers for autograd nodes of torch 1.8 and 1.9, in the form of later recorders.
 
-Nothing links a node to its operator except names: the node of ``aten::addmm`` is an ``AddmmBackward``, and the last
+Only names link an autograd node to its operator: the node of ``aten::addmm`` is an ``AddmmBackward``, and the last
 forward operator creates the first node of the backward pass.
 """
 

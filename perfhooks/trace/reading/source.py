@@ -128,7 +128,7 @@ def _unpacked(data: bytes, file: IO[bytes], limit: float | None) -> Iterator[byt
 
 
 def _until_damage(inflater: zlib._Decompress, data: bytes) -> Iterator[bytes]:
-    """Yield the text before the damage. zlib drops the output of the call that raises, so each call reads one byte."""
+    """Yield the text before the damage. zlib drops the output of a call that fails, so each call reads one byte."""
     with contextlib.suppress(zlib.error):
         for byte in range(len(data)):
             if block := inflater.decompress(data[byte : byte + 1]):

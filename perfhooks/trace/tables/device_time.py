@@ -119,8 +119,8 @@ def idle(trace: Trace, number: int | None = None) -> Idle:
 
     Before the launch, the innermost slice of the launching thread is the cause. One-time work
     (`perfhooks.trace.nesting.starts`), a wait for data, a validation or a checkpoint has priority over operators and
-    code inside it. If the launching thread is inactive, the slices of the thread that runs the steps decide, or else of
-    autograd's thread. If two steps overlap, the idle interval belongs to the later step.
+    code inside it. If the launching thread is inactive, the cause comes from the thread that runs the steps, or
+    else from autograd's thread. If two steps overlap, the idle interval belongs to the later step.
     """
     marks, selected = step_marks.find(trace), device.selected(trace, number)
     if not len(marks.start) or not len(trace.device_rows):

@@ -29,7 +29,7 @@ _PARTS: Final = frozenset((*PARTS, *AUTOMATIC.values()))
 
 
 def table(trace: Trace) -> pl.DataFrame:
-    """Return the cost of each label: labels of the user (``own``) first, and most time first.
+    """Return the cost of each label, sorted by ``own`` (labels of the user first) and by descending time.
 
     ``own`` is false for labels of torch and frameworks, and for `perfhooks.core.labels.PARTS`. ``percent`` is relative
     to the recorded time. Percentages may sum to more than 100, because nested and parallel labels count in full.

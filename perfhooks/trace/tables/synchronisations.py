@@ -33,8 +33,8 @@ def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
     """List the waits of the host for a device, and of a stream for another stream, earliest first: one row each.
 
     Rows are runtime calls that synchronise, copy calls that block (`waits.blocking`), and ``cuda_sync`` events. A call
-    and a ``cuda_sync`` event with the same correlation id are one row. If no runtime calls were traced, the waits are
-    `operators.READERS`.
+    and a ``cuda_sync`` event with the same correlation id are one row. If no runtime calls were traced, calls of
+    `operators.READERS` are the waits.
 
     ``host_ms`` is the time for which the call blocked the host; for a copy, minus the cost of a call that does not
     block. ``device_ms`` is the time of the ``cuda_sync`` event. ``operator`` is the outermost operator around the call.
