@@ -86,7 +86,7 @@ class Stage:
         self.profiler.speak_as(framework)
         self.labels: Labels = Parts(self.profiler, {}) if labels is None else labels(self.profiler, name)
         self.parts = self.labels if isinstance(self.labels, Parts) else Parts(self.profiler, {})
-        """Labels for parts that begin and end in hooks; without effect outside of windows."""
+        """Labels for parts of a step that begin and end in hooks; without effect outside of windows."""
         self.data_arrived = self.profiler.data_arrived
         """Function to call when the current step has received its batch."""
         self._step = self.profiler.step

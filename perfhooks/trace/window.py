@@ -1,5 +1,3 @@
-"""Tables of one window, each computed once on first access."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables of one window, each computed once. Tables of steps contain complete steps only.
+    """Tables of one window, each computed on first access. Tables of steps contain complete steps only.
 
     The final step is incomplete if it was open at the end of the recording, or if it is only the short mark of an extra
     ``step()`` call. If no step is complete, incomplete steps are used. In a trace without marks, the whole recording is

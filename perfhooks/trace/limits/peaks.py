@@ -1,5 +1,3 @@
-"""Peak rates of the device of a trace, measured or from the datasheet."""
-
 from __future__ import annotations
 
 import os

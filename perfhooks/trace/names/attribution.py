@@ -24,8 +24,8 @@ def lines(trace: Trace, rows: Ints, owners: Owners = (), *, otherwise: bool = Fa
     """Return the innermost code line of the user around each host slice; None without such a line, and for row -1.
 
     If the user's line calls an installed package, the package's line follows: ``train.py(5): main, in
-    lightning/pytorch/x.py(7): fit``. The numbers are the first lines of functions. If ``otherwise`` is set, any line
-    outside of perfhooks replaces a missing line.
+    lightning/pytorch/x.py(7): fit``. Numbers in parentheses are first lines of functions. If ``otherwise`` is set, any
+    line outside of perfhooks replaces a missing line.
     """
     preference = PREFERENCE[: 3 if otherwise else 2]
     frames_by_origin = [_innermost_frame(trace, rows, origins, owners).tolist() for origins in preference]

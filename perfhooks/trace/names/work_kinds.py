@@ -1,7 +1,6 @@
 """Classification of kernels and operators into kinds of work, by patterns in their names.
 
-Sources are recorded traces (``tests/data/kernel_kinds.tsv``) and the code of torch and twelve libraries of kernels,
-from CUTLASS to bitsandbytes.
+Sources are recorded traces (``tests/data/kernel_kinds.tsv``), torch, and twelve libraries of kernels.
 """
 
 from __future__ import annotations

@@ -1,5 +1,3 @@
-"""Links from autograd nodes to the forward operators that created the nodes."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple

@@ -16,7 +16,7 @@ class Nesting(NamedTuple):
     """Innermost slice that contains this slice, or -1."""
     depth: Ints
     end: Ints
-    """End in ns. If two slices overlap without nesting, the earlier slice ends where the later slice begins."""
+    """End in ns, after corrections of overlaps (see `nest`)."""
     own: Ints
     """Time of the slice outside of nested slices, in ns. Own times sum to the union of all slices."""
 

@@ -1,5 +1,3 @@
-"""Correction of Python frames that last until the end of the recording, because the recorder lost the ends."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
@@ -19,10 +17,10 @@ CLOSED: Final = "closed"
 
 
 def close(trace: Trace) -> None:
-    """Correct the lost ends of Python frames, and add one of `Trace.doubts`.
+    """Correct the ends of Python frames that the recorder lost and set to the end of the recording.
 
-    Traces contain the caller of each frame. A frame ends before the next frame of the same caller begins, and not after
-    the caller. Call this function before tables are computed.
+    Add one of `Trace.doubts` for corrected frames. A frame ends before the next frame of the same caller begins, and
+    not after the caller. Call this function before tables are computed.
     """
     _, numbers = trace.sparse(FRAME)
     rows = trace.rows(Kind.PYTHON)

@@ -44,10 +44,10 @@ class _Sources(NamedTuple):
 def table(trace: Trace) -> pl.DataFrame:
     """List the collectives, earliest first: a row for each communication kernel, or for a host range without kernels.
 
-    Host ranges of gloo, MPI and UCC run the collective. Host ranges of other backends only launch the collective, and
-    are listed only if no device was traced. ``duration_ms`` is null if the range was open at the end of the recording.
-    ``bytes`` is the larger of the input and the output of one rank. ``exposed_ms`` is the time of the collective in
-    which no device of the process computed.
+    Host ranges of gloo, MPI and UCC run the collective. Host ranges of device backends such as NCCL only launch the
+    collective, and are listed only if no device was traced. ``duration_ms`` is null if the range was open at the end of
+    the recording. ``bytes`` is the larger of the input and the output of one rank. ``exposed_ms`` is the time of the
+    collective in which no device of the process computed.
 
     Bandwidths for S bytes, n ranks and the duration t, in 10^9 bytes per second, by
     https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md:

@@ -40,7 +40,6 @@ class _Series(NamedTuple):
 
     @property
     def ends(self) -> Ints:
-        """End of the validity of each sample. The last sample is valid for the median distance between samples."""
         usual = int(np.median(np.diff(self.time))) if len(self.time) > 1 else 0
         return np.append(self.time[1:], self.time[-1] + usual)
 

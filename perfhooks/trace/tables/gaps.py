@@ -27,8 +27,8 @@ _SCHEMA: Final = {
 def table(trace: Trace, selected: Flags, *, owners: Owners = ()) -> pl.DataFrame:
     """List the longest intervals without device work in the selected steps: at most ten, the longest first.
 
-    A gap ends when work begins, or at the end of the steps. ``cause_ms`` is the time of the main cause of the gap. The
-    other columns of the cause are columns of `perfhooks.trace.tables.idle`.
+    A gap ends when work begins, or at the end of the steps. ``cause_ms`` is the time of the main cause of the gap. For
+    the columns of causes, see `perfhooks.trace.tables.idle`.
     """
     intervals = idle.of_steps(trace, selected)
     if not len(intervals.start):
