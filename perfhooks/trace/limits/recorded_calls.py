@@ -61,7 +61,7 @@ def _texts(trace: Trace, number: int) -> list[str]:
 
 
 class _Shapes(list[Any]):
-    """Shapes that are validated on access, because formulas read only some arguments."""
+    """Shapes that are validated on access, because formulas read the shapes of only some arguments."""
 
     def __getitem__(self, index: Any) -> Any:
         item = super().__getitem__(index)

@@ -36,7 +36,7 @@ NEARLY_ALL: Final = 0.9
 
 
 def union(start: Ints, end: Ints) -> Intervals:
-    """Return the union of intervals in any order. Intervals may overlap or be empty."""
+    """Return the union of unsorted intervals, which may overlap or be empty."""
     is_non_empty = end > start
     order = np.argsort(start[is_non_empty], kind="stable")
     start, end = start[is_non_empty][order], end[is_non_empty][order]
