@@ -142,7 +142,7 @@ def test_report_names_the_rank_that_other_ranks_wait_for(tmp_path, run):
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == [
         (
-            "1. Rank 1 on node1 waits longer for its data: the other ranks wait 30 ms in a step for it. "
+            "1. Rank 1 on node1 waits longer for its data: the other ranks wait 30 ms in a step for this rank. "
             "(about 30 ms, 38% of a step)"
         ),
         "run/report.html",

@@ -123,7 +123,7 @@ def test_all_ranks_are_shown(call, folder):
 def test_report_of_a_folder_names_the_straggler(call, one_kind):
     code, text, errors = call("report", one_kind)
     assert (code, errors) == (0, "")
-    assert f"Rank {SLOW} computes longer: the other ranks wait 40 ms in a step for it." in text
+    assert f"Rank {SLOW} computes longer: the other ranks wait 40 ms in a step for this rank." in text
     assert "dlrm" in (one_kind / "report.html").read_text(encoding="utf-8")
     assert not list(one_kind.glob("rank*.csv")), "nothing but the page is left there"
 

@@ -105,7 +105,7 @@ def test_evidence_has_rounded_numbers(gathered):
     data = gathered(ranks=2, node=2, slow_data={1: 1234.5})
     data["windows"][0]["ranks"]["compute_excess_ms"][1] = -2e-14
     (finding,) = ranks.findings(data)
-    assert finding["title"].endswith(": the other ranks wait 1234 ms in a step for it.")
+    assert finding["title"].endswith(": the other ranks wait 1234 ms in a step for this rank.")
     assert finding["evidence"][0]["text"] == (
         f"{FIRST}: 1284 ms of own work in a step of 1284 ms, 1234 ms more than the others: "
         "data 1236 ms (+1234), compute 40 ms (+0), communication 8 ms (+0), other 0 ms (+0)"

@@ -341,5 +341,5 @@ def test_ranks_without_collectives_are_compared_by_computation(compute, named):
     found = ranks.findings(ranks.compare("window", tables, dict.fromkeys(tables, pl.DataFrame())))
     assert [finding["rank"] for finding in found] == named
     for finding in found:
-        assert finding["title"].startswith("Rank 1 computes longer: 20 ms more than the others in a step.")
+        assert finding["title"].startswith("Rank 1 computes longer: 20 ms more than the other ranks in a step.")
         assert finding["gain_ms"] == pytest.approx(20)

@@ -33,7 +33,7 @@ _KIND_OF: Final = (
 
 
 def flames(capture: Capture, trace: Trace) -> dict[str, Any]:
-    """Return the flame graphs of a window that are not empty, keyed by name."""
+    """Return the non-empty flame graphs of a window, keyed by name."""
     tables = capture.tables(trace)
     graphs = {"host": tree(tables.calls("host"), owners=capture.owners)}
     if trace.is_device_traced:

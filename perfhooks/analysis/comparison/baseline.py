@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 FORMAT: Final = 2
 """Format of a baseline. 1: first version; 2: with mean and median step."""
 FEWEST_RUNS: Final = 5
-"""Recommended minimum runs of a baseline. A baseline of fewer runs causes a warning with the smallest detectable
-change.
-"""
+"""Recommended minimum runs of a baseline. With fewer runs, a warning names the smallest detectable change."""
 
 _MARK: Final = "perfhooks_baseline"
 _MAX_BYTES: Final = 4 << 20

@@ -23,7 +23,7 @@ FORMAT: Final = 2
 """Format of the JSON of a comparison. 1: first version; 2: with mean and median step."""
 
 _MAX_ROWS: Final = 200
-"""Maximum reasons in the JSON. One more row contains the sum of the remaining reasons."""
+"""Maximum reasons in the JSON. One more row contains the sum of the others."""
 _MIN_SLOWDOWN: Final = 0.05
 """Minimum relative difference of the times of unchanged operators for a note about the CPU load."""
 
@@ -36,7 +36,6 @@ class Comparison(msgspec.Struct, kw_only=True):
     differs: list[Difference]
     notes: list[str]
     doubts: list[str] = []
-    """Reasons to doubt the verdict, the most serious first."""
     samples: tuple[int, int] | None = None
     by_device: bool = False
     shares: bool = False
@@ -48,7 +47,7 @@ class Comparison(msgspec.Struct, kw_only=True):
     @property
     def sentence(self) -> str:
         if self.shares:
-            return "Shares of the step are compared, not milliseconds: the two ran on different machines."
+            return "Shares of the step are compared, not milliseconds: A and B ran on different machines."
         if self.verdict is None and self.a.costs.steps and self.b.costs.steps:
             return sentences.windows_alone(self.a, self.b)
         text = sentences.verdict(self.verdict, self.samples)
@@ -136,7 +135,7 @@ def _find_doubts(comparison: Comparison) -> list[str]:
     doubts = []
     if is_other_machine(comparison.differs, comparison.a.facts) and not comparison.shares:
         doubts.append(
-            "the two ran on different machines, so times in ms are not comparable; use --shares to compare shares of "
+            "A and B ran on different machines, so times in ms are not comparable; use --shares to compare shares of "
             "the step"
         )
     if comparison.verdict is not None and comparison.verdict.is_busy:

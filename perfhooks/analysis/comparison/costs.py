@@ -45,7 +45,7 @@ class KeyCost(NamedTuple):
     calls: int
     nanoseconds: int
     typical: int
-    """Time in ns if the key took the median time in each step that contains the key."""
+    """Median time per step of the key, multiplied by the number of steps that contain the key, in ns."""
 
     def __add__(self, other: object) -> KeyCost:
         if not isinstance(other, KeyCost):
@@ -88,7 +88,7 @@ class Costs(StoredCosts, kw_only=True):
 
 
 def measure(tables: Tables) -> Costs:
-    """Return the costs of the usual steps of a window, without rare validations, checkpoints and outliers.
+    """Return the costs of the steps of a window, without rare validations, rare checkpoints and outliers.
 
     On the host, each moment belongs to the innermost open operator, module, line of user code and part of the step. On
     devices, each moment belongs to the running kernel or copy. Among concurrent work, compute kernels have priority

@@ -38,7 +38,7 @@ Outcome = Literal["slower", "faster", "same", "undecided"]
 class Ratio(NamedTuple):
     outcome: Outcome
     ratio: float
-    """Step time of B divided by that of A."""
+    """Step time of B divided by the step time of A."""
     low: float
     high: float
     """Upper end of the 99% interval, or of the 90% interval if the outcome is ``same``."""
@@ -61,7 +61,7 @@ class StepPair(NamedTuple):
 class StepDifference:
     logs: tuple[float, float]
     squares: float
-    """Sum of squared deviations of each process's logarithmic step time from the mean of its side."""
+    """Sum of squared deviations of each process's logarithmic step time from the mean of A or B."""
     measured: int
     counts: tuple[int, ...]
     """Number of runs of A and of B. If runs are paired, both numbers are the number of pairs."""
@@ -92,7 +92,7 @@ class StepDifference:
         freedom, more_freedom = (sum(len(logs_of_side) - 1 for logs_of_side in group) for group in (logs, earlier_logs))
         step_variance = sum(float(np.mean([(run.below**2 + run.above**2) / 2 for run in side])) for side in sides) / 2
         squares = max(_sum_squares(logs) - freedom * step_variance, 0.0)
-        # without the variance within earlier runs, a difference between these runs would be hidden
+        # do not subtract the variance within earlier runs, which would hide that these runs differ
         earlier_squares = _sum_squares(earlier_logs)
         are_alike = squares <= freedom * assumed**2 and earlier_squares <= more_freedom * assumed**2
         return cls(
@@ -134,8 +134,8 @@ class StepDifference:
     def process(self) -> Variance:
         """Variance between processes: the assumed and the measured variance, weighted by degrees of freedom.
 
-        A measured variance above the assumed variance is used alone, and the assumption then adds fewer degrees of
-        freedom: otherwise 2% of the comparisons of equal programs whose processes vary by 2.5% reported a difference.
+        If the measured variance exceeds the assumed variance, it is used alone, with fewer degrees of freedom. With all
+        degrees of freedom, 2% of the comparisons of equal programs whose processes vary by 2.5% reported a difference.
         """
         joined = PROCESS_FREEDOM * self.assumed**2 + self.squares
         if self.squares > self.measured * self.assumed**2:
@@ -163,8 +163,8 @@ class StepDifference:
     def _tails(self) -> tuple[float, float, float]:
         """Tail probabilities of three tests: A and B differ, differ by more than the tolerance, are equal.
 
-        The second probability rises from 0.25% to 5% with the degrees of freedom of the measured variance between
-        processes.
+        The tail probability of the second test rises from 0.25% to 5% with the degrees of freedom of the measured
+        variance.
         """
         beyond = _TAIL * math.pow(_EDGE_TAIL / _TAIL, min(self.measured / PROCESS_FREEDOM, 1.0))
         share = self.share(self.counts[0])
@@ -213,7 +213,7 @@ class StepDifference:
         return counts[index] if index < len(counts) else None
 
     def step_factor(self, least: float, more_runs: int = 0) -> float:
-        """Return the factor for the number of steps that decides with ``more_runs`` further runs; inf above 1,000."""
+        """Return by which factor the steps must grow for a decision with ``more_runs`` more runs; inf above 1,000."""
         factors = np.geomspace(least, _MOST_STEPS, 72)
         index = bisect_left(
             factors, 1, key=lambda times: self.with_more_steps(times).with_more_runs(more_runs).is_decided
@@ -221,7 +221,7 @@ class StepDifference:
         return float(factors[index]) if index < len(factors) else math.inf
 
     def missing_steps(self, most: int) -> float:
-        """Return the factor for the number of steps with which ``most`` pairs of runs can show equality."""
+        """Return by which factor the steps must grow so that ``most`` pairs of runs can show equality."""
         more = most - self.counts[0]
         if self.with_more_runs(more).is_decided:
             return 1.0

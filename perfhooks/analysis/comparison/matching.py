@@ -214,7 +214,6 @@ class Pair(NamedTuple):
 
     @property
     def typical(self) -> Pair:
-        """The pair with ``typical`` times instead of mean times."""
         return Pair(*(cost._replace(nanoseconds=cost.typical) for cost in self))
 
 

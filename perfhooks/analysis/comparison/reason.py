@@ -1,4 +1,4 @@
-"""Explain the difference of two step times: causes whose differences sum to it."""
+"""Explain the difference of two step times by causes whose differences sum to this difference."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _format_rate(samples: float) -> str:
 
 
 _LARGE: Final = 100
-"""Minimum rate without decimals, and minimum ratio that counts as unknown."""
+"""Minimum rate that is shown without decimals. Ratios of at least this value are shown as unknown."""
 
 
 def stalled(result: Verdict, a: Stalls, b: Stalls) -> str:

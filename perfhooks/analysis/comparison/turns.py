@@ -39,8 +39,7 @@ _ERROR_SPLIT: Final = (0.01, 0.04, 0.4, 0.15, 0.15, 0.25)
 LEAST_BLOCKS: Final = 5
 """Minimum blocks of each process for a verdict, because the longest and shortest blocks are discarded."""
 _MAX_MISSING_FACTOR: Final = 4.0
-"""Maximum factor for the number of steps up to a decision. If a decision needs more steps, no further pair is started.
-"""
+"""No further pair is started if a decision needs more than this multiple of the recorded steps."""
 
 
 class Block(NamedTuple):

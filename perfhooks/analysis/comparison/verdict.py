@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CHANGED: Final = ("slower", "faster")
 OFTEN: Final = 0.02
-"""Minimum fraction of outlier steps for a mean with outliers. Evaluations and checkpoints are rarer."""
+"""Minimum fraction of outlier steps for which the mean includes outliers. Evaluations and checkpoints are rarer."""
 Question = Literal["mean", "typical"]
 Clock = Literal["wall", "processor"]
 
@@ -43,7 +43,7 @@ class Verdict:
     far_b: float = 0.0
     is_far_counted: bool = False
     is_paired: bool = False
-    """Whether steps with the same number read the same data on both sides, so that they are compared in pairs."""
+    """Whether steps with the same number read the same data on both sides, and are compared in pairs."""
     clock: Clock = "wall"
     waited_a: float | None = None
     waited_b: float | None = None
@@ -95,9 +95,9 @@ def verdict(
 
     Returns:
         ``slower`` if, for the mean or the median step, the 99% interval lies above 1 and the 90% interval above 1 +
-        tolerance. ``faster`` is the mirror image. ``same`` if the mean differs by less than the tolerance, the 90%
-        interval of the mean lies within 2.5 times the tolerance, and the median step is neither slower nor faster.
-        ``undecided`` in all other cases, and with one run per side and no earlier runs instead of ``same``.
+        tolerance. ``faster`` is the mirror image of ``slower``. ``same`` if the mean differs by less than the
+        tolerance, the 90% interval of the mean lies within 2.5 times the tolerance, and the median step is neither
+        slower nor faster. ``undecided`` in all other cases. One run per side without earlier runs is never ``same``.
     """
     runs = [*a, *b]
     is_far_counted = max(_outlier_rate(a), _outlier_rate(b)) >= OFTEN

@@ -25,10 +25,10 @@ _GEMM, _FORWARD, _GRADIENT, _TANH = range(4)
 def written_out_attention(window: Evidence) -> Iterator[Finding]:
     """Report unfused attention, forward or backward, if it takes at least 5% of the step (`HEAVY`).
 
-    Unfused attention is two batched GEMMs with a softmax between them. These operators run on one thread in one step,
-    outside of operators for fused attention, with no other GEMM and no activation between them. Additive attention,
-    whose scores come from a ``tanh``, does not count. Attention with a single query does not count, because it has no
-    matrix of scores. The time is that of all work launched from the first to the last GEMM.
+    Unfused attention is two batched GEMMs with a softmax between them, but no other GEMM and no activation. The GEMMs
+    and the softmax run on one thread in one step, outside of operators for fused attention. Additive attention, whose
+    scores come from a ``tanh``, does not count. Attention with a single query does not count, because it has no matrix
+    of scores. The time includes all work launched from the first to the last GEMM.
     """
     _, begin, end = _find_attention(window)
     if not len(begin):

@@ -25,8 +25,9 @@ SMALL_BYTES: Final = 1 << 20
 def exposed_communication(window: Evidence) -> Iterator[Finding]:
     """Report communication without concurrent computation if it takes at least 10% of the step (`MAJOR`).
 
-    The time is ``exposed_comm_ms`` of the table of steps. The fix depends on the operation with the longest exposed
-    time. All-reduces outside of the backward pass belong to layers that are split over ranks (tensor parallelism).
+    The time is ``exposed_comm_ms`` of the table of steps. The fix in the finding depends on the operation with the
+    longest exposed time. All-reduces outside of the backward pass belong to layers that are split over ranks (tensor
+    parallelism).
 
     If the host never waits for the device, the gain is unknown, because the host may be slower than the device.
     """

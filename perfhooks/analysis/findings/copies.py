@@ -83,10 +83,10 @@ def _direction_lines(text: FindingText, table: pl.DataFrame) -> list[EvidenceLin
 
 
 def blocking_copies(window: Evidence) -> Iterator[Finding]:
-    """Report copies from unpinned memory during which no kernel runs for at least 1% of the step (`evidence.NOTABLE`).
+    """Report copies from unpinned memory without a concurrent kernel for at least 1% of the step (`evidence.NOTABLE`).
 
-    Only copies of more than 64 KB (`STAGED_BYTES`) count. ROCm traces do not distinguish pinned from pageable memory.
-    In ROCm traces, a copy counts if its call waits for the copy.
+    Only copies of more than 64 KB (`STAGED_BYTES`) count. ROCm traces do not distinguish pinned from pageable memory:
+    in ROCm traces, a copy counts if its call waits for the copy.
     """
     rows, trace = _unpinned(window), window.trace
     if not len(trace.rows(Kind.KERNEL)):
@@ -109,7 +109,7 @@ def held_by_copies(window: Evidence) -> Iterator[Finding]:
     Only calls longer than `device.BLOCKED_NS` count, on threads that launch kernels. The time of other device work, of
     gaps up to `device.LATENCY_NS` after this work, and of `blocking_copies` does not count. A call that copies from or
     to unpinned memory waits for the copy. If the call must first allocate memory or touch new pages, the copy begins
-    late, and the device is idle. Calls that wait for earlier, delayed work belong to `machine.shared_device`.
+    late, and the device is idle. `machine.shared_device` reports calls that wait for earlier, delayed work.
     """
     trace = window.trace
     if not window.is_device_traced:

@@ -103,7 +103,7 @@ class Evidence(WindowSteps):
 
     @cached_property
     def unprofiled_ms(self) -> float:
-        """Mean time of an unprofiled step in ms. If this is unknown, the mean time of a profiled step."""
+        """Mean time of an unprofiled step in ms, or of a profiled step if no unprofiled step was measured."""
         return self.capture.cost.idle_step_ms or self.step_ms
 
     @property
@@ -200,7 +200,7 @@ class Evidence(WindowSteps):
         return len(self.launched_by(rows)) > 0 or len(device.around(self.trace, launches, rows)) > 0
 
     def cost(self, rows: Ints) -> tuple[float, float]:
-        """Return the time and the maximum gain of operators in ms per step: on the device if they launch work."""
+        """Return time and maximum gain of operators in ms per step: of the launched device work, else on the host."""
         work = self.launched_by(rows)
         if len(work):
             return self.device_ms(work), self.device_limit_ms

@@ -29,7 +29,7 @@ MAJOR: Final = 0.1
 torch_tb_profiler's rule on communication.
 """
 DOMINANT: Final = 0.2
-"""Minimum share of the step for a finding about many small costs that one fix reduces."""
+"""Minimum share of the step for many small costs that one fix reduces."""
 MANY: Final = 20
 """Minimum repetitions of a collective or operator in a step. DDP needs one collective per 25 MiB of gradients."""
 LINE: Final = re.compile(r"[^\s(]\S*\.py(?:\(\d+\)|:\d+\)|(?=: ))")

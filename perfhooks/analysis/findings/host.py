@@ -169,10 +169,10 @@ def _versions_of_launching(window: Evidence, *, has_replays: bool) -> list[str]:
 
 
 def synchronisation(window: Evidence) -> Iterator[Finding]:
-    """Report idle time of the device after the host waited for it, if it takes at least 1% of the step.
+    """Report idle time of the device after waits of the host, if this idle time takes at least 1% of the step.
 
     The threshold is `evidence.NOTABLE`. Idle time counts if it begins during the wait of the host and ends with the
-    next device work in the step. Idle time longer than the wait counts only up to the length of the wait.
+    next device work in the step, and at most up to the length of the wait.
     """
     waits = window.synchronisations.filter(pl.col("host_ms") > 0)
     if not waits.height or not window.is_device_traced:

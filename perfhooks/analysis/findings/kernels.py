@@ -38,8 +38,8 @@ def slow_convolution(window: Evidence) -> Iterator[Finding]:
     """Report convolutions by unfolding (``_slow_conv2d``, ...), if they take at least 5% of the step (`HEAVY`).
 
     There is no finding if oneDNN (on a device: cuDNN) is enabled, because torch then uses unfolding only if it is
-    faster. If this setting is unknown, one convolution by the library shows that it is enabled. In float64, a CPU has
-    no other implementation; see `float64_products`.
+    faster. If it is unknown whether the library is enabled, one convolution by the library shows it. In float64, a CPU
+    has no other implementation; see `float64_products`.
 
     The gain was measured on a CPU, see `UNFOLDED`, and is an upper bound on a device.
     """
@@ -78,10 +78,7 @@ def _is_library_on(window: Evidence, *, on_device: bool) -> bool:
 
 
 def layout_conversions(window: Evidence) -> Iterator[Finding]:
-    """Report kernels of cuDNN and MIOpen that convert images between NCHW and NHWC.
-
-    They take at least 1% of the step (`evidence.NOTABLE`).
-    """
+    """Report kernels that convert images between NCHW and NHWC, if they take 1% of the step (`evidence.NOTABLE`)."""
     rows = window.work_named(device_work.LAYOUT, Kind.KERNEL)
     time_ms = window.device_ms(rows)
     gain = min(time_ms, window.device_limit_ms)

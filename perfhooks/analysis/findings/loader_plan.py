@@ -123,7 +123,7 @@ class BatchCost:
 @dataclass(frozen=True, kw_only=True)
 class Demand:
     rest_s: float
-    """Step time minus its wait for data."""
+    """Step time minus the wait for data."""
     waited_s: float
     batches: int = 1
     cpus: float | None = None
@@ -137,7 +137,7 @@ class Demand:
         return self.rest_s + self.waited_s
 
     def step_with(self, cost: BatchCost, workers: int) -> float:
-        """Return the step time. Shorter steps leave fewer CPUs to the workers."""
+        """Return the step time with ``workers``. Shorter steps leave fewer CPUs to the workers."""
         low, high = self.rest_s, max(self.batches * cost.alone_s * 4, self.step_s) * 64
         if not workers:
             return self.rest_s + self.batches * (cost.cpu_s / cost.threads + cost.waits_s)

@@ -81,8 +81,8 @@ def _work_of_part(rows: list[RareWork], steps: Steps, framework: str) -> Rare | 
 def validation_in_steps(work: Rare) -> Iterator[Finding]:
     """Report validations that take at least 10% of the run (`MAJOR`).
 
-    The times are those in ``rank0.rare.csv``. Integrations know when their framework validates. ``perfhooks run``
-    treats each pass over a DataLoader without an update or a backward pass as a validation. Other programs mark a
+    The validation times come from ``rank0.rare.csv``. Integrations know when their framework validates. ``perfhooks
+    run`` treats each pass over a DataLoader without an update or a backward pass as a validation. Other programs mark a
     validation with the label ``validation``.
     """
     if work.share >= MAJOR:
@@ -92,10 +92,10 @@ def validation_in_steps(work: Rare) -> Iterator[Finding]:
 def checkpoint_in_steps(work: Rare) -> Iterator[Finding]:
     """Report checkpoints that take at least 5% of the run (`HEAVY`).
 
-    The times are those in ``rank0.rare.csv``. ``perfhooks run`` times ``torch.save`` on the main thread. Other runs
-    need the label ``checkpoint``.
+    The checkpoint times come from ``rank0.rare.csv``. ``perfhooks run`` times ``torch.save`` on the main thread. Other
+    programs mark a checkpoint with the label ``checkpoint``.
 
-    Measured on two cores: writing in a thread saved no time. Half as many checkpoints save half of their time.
+    Measured on two cores: writing checkpoints in a thread saved no time.
     """
     if work.share >= HEAVY:
         yield from work.finding("checkpoint-in-steps")

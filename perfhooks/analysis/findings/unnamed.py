@@ -21,9 +21,9 @@ def unnamed_time(window: Evidence) -> Iterator[Finding]:
     """Report code outside of torch while no device works, if it takes at least 20% of a training step.
 
     The threshold is 1 - `intervals.MOST`. The time is ``other_ms`` of the table of steps, minus operators and device
-    work. There is no finding if a profiled step takes at least 1.5 times as long as an unprofiled one, because this
-    time may be profiler overhead. If the training waited for CPUs, the step with the smallest share counts, because
-    waits for a CPU hit single steps.
+    work. There is no finding if a profiled step takes at least 1.5 times as long as an unprofiled one, because the time
+    may be profiler overhead. If the training waited for CPUs, the step with the smallest share of such code counts,
+    because waits for a CPU hit single steps.
     """
     is_recorder = window.step_ms >= LARGE * window.unprofiled_ms and not window.capture.explains
     if _unnamed_share(window) <= 1 - MOST or not window.mean("backward_ms") or is_recorder:

@@ -67,7 +67,7 @@ class RankedWindow:
     collectives: pl.DataFrame
     unreadable: dict[int, str] = field(default_factory=dict)
     earlier: dict[int, float] = field(default_factory=dict)
-    """Time in s from the files of each outdated rank to the start of the job's last attempt."""
+    """Time in s from the files of a rank to the job's last attempt, for ranks without files of this attempt."""
 
     @property
     def clocks(self) -> dict[int, str]:

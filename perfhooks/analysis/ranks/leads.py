@@ -7,9 +7,9 @@ one synchronization to the next, by each rank's own clock::
     rank 1   | update | data ................. | forward | backward           |
                                ^ here rank 1 falls behind                     ^ here all have waited for it
 
-The frontier of a stage is the time at which the last rank ends it. The exposed time of a stage is the time from the
-frontier of the previous stage to its own frontier. The exposed times sum to the step. Source: StageFrontier, arXiv
-2606.06751. A stage is a part of a step here, not a loop.
+In this module, a stage is a part of a step, not a loop. The frontier of a stage is the time at which the last rank ends
+the stage. The exposed time of a stage is the time from the frontier of the previous stage to the frontier of the stage.
+The exposed times of all stages sum to the step time. Source: StageFrontier, arXiv 2606.06751.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
 
 _MAX_RATIO: Final = 0.25
-"""Maximum ratio of the smaller to the larger mean delay, before and after a step at which a delay begins or ends."""
+"""Maximum ratio of the smaller to the larger mean delay on both sides of a step at which a delay begins or ends."""
 
 
 class RankSteps(NamedTuple):
@@ -118,8 +118,8 @@ def _find_common(a: Ints, b: Ints) -> Ints:
 
 class Frontier(NamedTuple):
     exposed: Ints
-    """Time in ns from the frontier of the previous stage to the frontier of this stage. The sum over the stages is the
-    slowest step.
+    """Time in ns from the frontier of the previous stage to the frontier of this stage. All stages sum to the slowest
+    step.
     """
     leader: Ints
 
@@ -165,10 +165,10 @@ class Lead(NamedTuple):
 def leads(stages: StageTimes) -> list[Lead]:
     """Return the stragglers of each stage of the step, the most expensive first.
 
-    A rank exceeds the other ranks by its time in the stage, and by the time at which it ends the stage. The delay of a
-    rank is the smaller excess, so a rank that was early and waits has no delay. `perfhooks.core.statistics.are_late`
-    decides whether a rank is a straggler. If the delay begins or ends during the run, only the steps with delay are
-    tested.
+    In each stage, two differences of a rank to the other ranks are computed: how much longer the stage takes, and how
+    much later it ends. The delay of the rank is the smaller difference, so a rank that begins early and waits has no
+    delay. `perfhooks.core.statistics.are_late` decides whether a rank is a straggler. If the delay begins or ends
+    during the run, only the steps with delay are tested.
     """
     times, ranks = stages.times, len(stages.times)
     if ranks <= 1:

@@ -17,8 +17,8 @@ _NO_TIMES: Final = "has no device times: its trace lacks work of the device"
 def find(window: RankedWindow) -> dict[int, str]:
     """Return the ranks with unknown device times, each with the reason.
 
-    The profiler can lose the events of a CUDA stream. Such a rank has far fewer kernels, but as many operators, as
-    other ranks of its role.
+    The profiler can lose the events of a CUDA stream. A rank with lost events has far fewer kernels, but as many
+    operators, as other ranks of its role.
     """
     if not window.steps["busy_ms"].is_not_null().any():
         return {}

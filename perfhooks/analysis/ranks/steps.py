@@ -37,8 +37,8 @@ def parts(steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
       the idle time of the device; and ``other_ms``, the remaining time: launches, copies, host work;
     * if no device was traced: ``compute_ms`` is the remaining time, and ``other_ms`` is null.
 
-    Without a loader, ``data_ms`` is null. If the device times of a step are unknown, all other parts and ``own_ms`` are
-    null. If the hosts run ahead of the devices, ``wall_ms`` is the median device time of the step.
+    Without a loader, ``data_ms`` is null. If the device times of a step are unknown, ``own_ms`` and all parts except
+    ``data_ms`` are null. If the hosts run ahead of the devices, ``wall_ms`` is the median device time of the step.
     """
     joined = steps.join(waits, on=["rank", "step"], how="left", nulls_equal=True)
     on_device = pl.lit(steps["busy_ms"].is_not_null().any())
@@ -88,8 +88,8 @@ def of_ranks(
 ) -> pl.DataFrame:
     """Return one row per rank: the means of the parts, and whether the other ranks wait for the rank.
 
-    ``excess_ms`` is the own work of the rank minus the median of the other ranks of its ``role`` in the same step, as a
-    mean. ``last`` is the number of ``large`` collectives in which the rank arrived last. ``is_straggler`` is whether
+    ``excess_ms`` is the mean over the steps of own work minus the median of the other ranks of the same ``role``.
+    ``last`` is the number of ``large`` collectives in which the rank arrived last. ``is_straggler`` is whether
     `perfhooks.core.statistics.are_late` finds the excess significant: over the steps, or over the large collectives if
     the rank is last in most of them. If the waits are unknown, and own work shows no straggler, ranks are compared by
     ``compute_ms``. ``by`` names the compared time: ``own`` or ``compute``.
