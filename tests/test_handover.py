@@ -54,12 +54,21 @@ def facts(window, run="r", out="runs"):
     return json.loads(Path(out, run, window, "rank0.capture.json").read_text())
 
 
+def timeline():
+    with Path("runs/r/rank0.timeline.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+HERE = {"out": "runs", "run": "r", "background": False}
+FAST = {**HERE, "on_trace_ready": "steps"}
+"""Without the report, which takes longest, and without the start of a worker."""
+
+
 def test_finished_window_is_one_log_line_with_its_folder(caplog):
     """Where nobody is to open a file for it."""
     caplog.set_level("INFO", "perfhooks")
-    with Profiler(schedule="wait=1 warmup=1 active=2 repeat=1", out="runs", run="r") as prof:
+    with Profiler(schedule="wait=1 warmup=1 active=2 repeat=1", **HERE) as prof:
         loop(prof, 6)
-        assert prof.wait(60)
     (said,) = [each for each in caplog.messages if " -> " in each]
     assert steps_of_mean(2, 3).search(said), said
 
@@ -67,7 +76,7 @@ def test_finished_window_is_one_log_line_with_its_folder(caplog):
 def test_incomplete_trace_of_the_recorder_is_no_trace(monkeypatch, caplog):
     """Kineto says nothing of a disk that is full."""
     monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", lambda _, path: Path(path).write_text('{"a": ['))
-    with Profiler(schedule="wait=1 warmup=1 active=2 repeat=1", out="runs", run="r", background=False) as prof:
+    with Profiler(schedule="wait=1 warmup=1 active=2 repeat=1", **HERE) as prof:
         loop(prof, 6)
     assert "the recorder wrote an incomplete" in caplog.text
     assert "is the disk full?" in caplog.text
@@ -112,7 +121,7 @@ def test_run_on_a_network_disk_is_finished_from_a_local_disk(background, monkeyp
 
 
 def test_inline_files_exist_when_step_returns():
-    with Profiler(schedule="wait=0 warmup=0 active=1", out="runs", run="r", background=False) as prof:
+    with Profiler(schedule="wait=0 warmup=0 active=1", **FAST) as prof:
         loop(prof, 1)
         assert Path("runs/r/train-000000-000000/rank0.steps.csv").exists()
 
@@ -140,8 +149,7 @@ def test_unsaved_trace_costs_only_its_window(monkeypatch, caplog):
     monkeypatch.setattr(Window, "save", save)
     seen = []
     wanted = [lambda window: seen.append(window.first), "steps"]
-    with Profiler(schedule="wait=1 warmup=0 active=1 repeat=2", on_trace_ready=wanted, out="runs", run="r",
-                  background=False) as prof:  # fmt: skip
+    with Profiler(schedule="wait=1 warmup=0 active=1 repeat=2", **HERE, on_trace_ready=wanted) as prof:
         loop(prof, 5)
     (said,) = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
     assert said.startswith("saving the trace of train-000001-000001 failed (OSError")
@@ -166,17 +174,16 @@ def test_finished_window_contains_waits_of_unprofiled_steps(tmp_path):
 
 def test_unprofiled_step_time_uses_all_steps_at_the_end():
     """At the end of the window there were too few."""
-    with Profiler(schedule="wait=1 warmup=1 active=2 repeat=1", out="runs", run="r", background=False) as prof:
+    with Profiler(schedule="wait=1 warmup=1 active=2 repeat=1", **FAST) as prof:
         loop(prof, 4)
         assert facts("train-000002-000003")["cost"]["idle_step_ms"] is None
         loop(prof, 20)
-    with Path("runs/r/rank0.timeline.csv").open() as file:
-        walls = [float(row["wall_ms"]) for row in csv.DictReader(file) if row["phase"] == "wait"]
+    walls = [float(row["wall_ms"]) for row in timeline() if row["phase"] == "wait"]
     assert min(walls) <= facts("train-000002-000003")["cost"]["idle_step_ms"] <= max(walls)
 
 
 def test_recording_cost_is_stored_and_shown():
-    with Profiler(schedule="wait=5 warmup=1 active=3 repeat=2", out="runs", run="r", background=False) as prof:
+    with Profiler(schedule="wait=5 warmup=1 active=3 repeat=2", **FAST) as prof:
         loop(prof, 20)
     assert facts("train-000006-000008")["cost"]["idle_step_ms"] is None, "two steps after the first three say nothing"
     cost = facts("train-000015-000017")["cost"]
@@ -184,20 +191,17 @@ def test_recording_cost_is_stored_and_shown():
     assert cost["save_s"] > 0
     assert cost["events"] >= 3
     assert cost["trace_bytes"] > 1000
-    with Path("runs/r/rank0.timeline.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    active = sorted(float(row["wall_ms"]) for row in rows if row["phase"] == "active")
+    active = sorted(float(row["wall_ms"]) for row in timeline() if row["phase"] == "active")
     assert min(active) <= cost["recorded_step_ms"] <= max(active)
     assert "recording stopped the loop for" in prof.summary()
     assert "unprofiled" in prof.summary()
 
 
 def test_the_timeline_has_every_step_once_with_its_phase():
-    with Profiler(schedule="wait=2 warmup=1 active=2 repeat=2", out="runs", run="r") as prof:
+    with Profiler(schedule="wait=2 warmup=1 active=2 repeat=2", **FAST) as prof:
         for _ in prof.steps(range(13)):
             X @ X
-    with Path("runs/r/rank0.timeline.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = timeline()
     assert [int(row["step"]) for row in rows] == list(range(13))
     phases = ["wait", "wait", "warmup", "active", "active"]
     assert [row["phase"] for row in rows] == [*phases, *phases, "wait", "wait", "wait"]
@@ -207,14 +211,14 @@ def test_the_timeline_has_every_step_once_with_its_phase():
 def test_many_steps_are_written_by_the_worker_and_none_is_lost(monkeypatch):
     monkeypatch.setattr("perfhooks.run.timeline.CAPACITY", 5000)
     most = 0
-    with Profiler(schedule="wait=7000 warmup=0 active=1 repeat=1", out="runs", run="r", watch=False) as prof:
+    options = {**FAST, "background": True, "watch": False}
+    with Profiler(schedule="wait=7000 warmup=0 active=1 repeat=1", **options) as prof:
         for _ in range(12_345):
             prof.step()
             most = max(most, prof._course.loop.timeline.waiting)
     assert most < 5000, "they are written as soon as they are so many"
     assert prof.wait(60)
-    with Path("runs/r/rank0.timeline.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = timeline()
     assert [int(row["step"]) for row in rows] == list(range(12_345))
     assert [int(row["step"]) for row in rows if row["phase"] == "active"] == [7000]
     assert not list(Path("runs/r").glob(".rank0.steps*"))
@@ -235,7 +239,7 @@ def test_only_the_last_windows_of_this_run_are_kept():
     theirs = Path("runs/r/train-000001-000001/notes.txt")
     theirs.parent.mkdir(parents=True)
     theirs.write_text("not ours")
-    with Profiler(schedule="wait=1 warmup=0 active=1", out="runs", run="r", background=False, keep_windows=2) as prof:
+    with Profiler(schedule="wait=1 warmup=0 active=1", **FAST, keep_windows=2) as prof:
         loop(prof, 5)
         Path("runs/r/train-000003-000003/merged.pt.trace.json.gz").touch()
         loop(prof, 5)
@@ -248,8 +252,8 @@ def test_only_the_last_windows_of_this_run_are_kept():
 
 def test_copies_of_old_windows_are_deleted(tmp_path):
     there = tmp_path / "there" / "r"
-    given = {"schedule": "wait=1 warmup=0 active=1", "background": False, "keep_windows": 1}
-    with Profiler(out=f"file://{there.parent}", run="r", **given) as prof:
+    options = {**FAST, "out": f"file://{there.parent}", "keep_windows": 1}
+    with Profiler(schedule="wait=1 warmup=0 active=1", **options) as prof:
         loop(prof, 3)
         (other := there / "train-000001-000001" / "notes.txt").write_text("not ours")
         loop(prof, 3)
@@ -267,7 +271,7 @@ def test_full_queue_skips_a_window_with_a_log_line(caplog, monkeypatch):
 
 def test_listeners_get_all_windows_on_the_training_thread():
     heard = []
-    prof = Profiler(schedule="wait=1 warmup=0 active=1 repeat=3", out="runs", run="r")
+    prof = Profiler(schedule="wait=1 warmup=0 active=1 repeat=3", out="runs", run="r", on_trace_ready="steps")
     prof.when_finished(lambda capture, place: heard.append((capture.first, place.artifact("steps.csv").exists())))
     with prof:
         loop(prof, 8)
@@ -373,9 +377,10 @@ def test_out_may_be_an_s3_bucket(s3):
 
 def test_url_contains_the_steps_after_the_last_window(run_script, tmp_path):
     url = f"file://{tmp_path}/there"
+    options = {"schedule": "wait=1 warmup=0 active=1 repeat=1", "on_trace_ready": "steps", "out": url, "run": "r"}
     script = (
         "import torch, perfhooks\n"
-        f"with perfhooks.Profiler(schedule='wait=1 warmup=0 active=1 repeat=1', out={url!r}, run='r') as prof:\n"
+        f"with perfhooks.Profiler(**{options!r}) as prof:\n"
         "    for step in prof.steps(range(400)):\n"
         "        torch.ones(3) + 1\n"
         "        if step == 2: assert prof.wait(100)\n"
@@ -421,20 +426,25 @@ def test_configured_logging_stays_unchanged(run_script):
     script = (
         "import logging; logging.basicConfig(level=logging.ERROR)\n"
         "import torch, perfhooks\n"
-        "with perfhooks.Profiler(schedule='wait=0 warmup=0 active=1 repeat=1', run='r') as prof:\n"
+        f"with perfhooks.Profiler(schedule='wait=0 warmup=0 active=1 repeat=1', **{FAST}) as prof:\n"
         "    for _ in prof.steps(range(3)): torch.ones(3) + 1\n"
     )
     done = run_script(script)
     assert done.returncode == 0, done.stderr
     assert "perfhooks" not in done.stderr
-    assert logging.getLogger("perfhooks")
+
+
+def unconfigured(monkeypatch):
+    """The root of a logging that the program has not configured."""
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    for name, value in (("handlers", []), ("level", logging.NOTSET), ("propagate", True)):
+        monkeypatch.setattr(logger, name, value)
+    return root
 
 
 def test_later_configured_logging_shows_each_line_once(monkeypatch, capsys):
-    root = logging.getLogger()
-    monkeypatch.setattr(root, "handlers", [])
-    monkeypatch.setattr(logger, "handlers", [])
-    monkeypatch.setattr(logger, "level", logging.NOTSET)
+    root = unconfigured(monkeypatch)
     enable_console_log()
     logger.info("one")
     root.addHandler(logging.StreamHandler(sys.stderr))
@@ -444,19 +454,14 @@ def test_later_configured_logging_shows_each_line_once(monkeypatch, capsys):
 
 def test_log_of_the_program_contains_no_perfhooks_lines(monkeypatch, capsys):
     """As hydra's, which goes to standard output."""
-    root = logging.getLogger()
-    monkeypatch.setattr(root, "handlers", [logging.StreamHandler(sys.stdout)])
-    for name, value in (("handlers", []), ("level", logging.NOTSET), ("propagate", True)):
-        monkeypatch.setattr(logger, name, value)
+    unconfigured(monkeypatch).addHandler(logging.StreamHandler(sys.stdout))
     enable_console_log(apart=True)
     logger.info("one")
     assert capsys.readouterr() == ("", "INFO perfhooks: one\n")
 
 
 def test_replaced_and_closed_standard_error_is_no_failure(monkeypatch, capsys):
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    for name, value in (("handlers", []), ("level", logging.NOTSET), ("propagate", True)):
-        monkeypatch.setattr(logger, name, value)
+    unconfigured(monkeypatch)
     with monkeypatch.context() as exchanged, io.StringIO() as theirs:
         exchanged.setattr(sys, "stderr", theirs)
         enable_console_log()
@@ -470,10 +475,8 @@ def test_only_warnings_stay_in_a_notebook(monkeypatch):
         """What a notebook keeps of standard error."""
 
     BaselineFile.__module__ = "ipykernel.iostream"
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    for name, value in (("handlers", []), ("level", logging.NOTSET), ("propagate", True)):
-        monkeypatch.setattr(logger, name, value)
     monkeypatch.setattr(sys, "stderr", BaselineFile())
+    unconfigured(monkeypatch)
     enable_console_log()
     logger.info("one")
     logger.warning("two")
@@ -482,15 +485,14 @@ def test_only_warnings_stay_in_a_notebook(monkeypatch):
 
 def test_time_between_two_passes_is_no_wait_for_data():
     """Validation after an epoch: 3,790 of 4,055 ms of a step were said to be a wait."""
-    with Profiler(schedule="wait=99 warmup=0 active=1", out="runs", run="r", background=False) as prof:
+    with Profiler(schedule="wait=99 warmup=0 active=1", **FAST) as prof:
         loader = prof.steps(range(3))
         for _ in loader:
             pass
         time.sleep(0.3)
         for _ in loader:
             pass
-    with Path("runs/r/rank0.timeline.csv").open() as file:
-        (between,) = [row for row in csv.DictReader(file) if row["step"] == "3"]
+    (between,) = [row for row in timeline() if row["step"] == "3"]
     assert 0 <= float(between["data_ms"]) <= float(between["wall_ms"]) - 300
 
 
