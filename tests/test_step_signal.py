@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import queue
 import threading
@@ -17,7 +16,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from perfhooks import Profiler
 from perfhooks.record.launch import calls, exit_summary, loaders, notes, profiling, step_signal
-from perfhooks.record.launch.children import is_helper_process
 from perfhooks.record.launch.command_line import Request
 from perfhooks.record.launch.step_detectors import Mode, Round
 from perfhooks.record.launch.step_signal import StepSignal
@@ -629,13 +627,6 @@ def test_no_operators_are_recorded_of_a_program_that_ends(heard, monkeypatch):
     signal._is_ending = True
     signal._record_operators()
     assert asked == [True]
-
-
-@pytest.mark.process
-def test_process_of_a_pool_is_no_training():
-    """What it does is no training of its own, and nothing is recorded there."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert [pool.apply_async(is_helper_process).get(100), is_helper_process()] == [True, False]
 
 
 @pytest.mark.worker
