@@ -37,6 +37,7 @@ PLACES = (
     (READER, "__next__"),
 )
 SCHEDULE = "wait=1 warmup=1 active=2 repeat=1"
+OPTIONS = {"run": "run", "background": False, "on_error": "raise", "on_trace_ready": "trace"}
 
 
 def standing():
@@ -72,8 +73,7 @@ class Recorded:
 
 def record(folder, body, *, steps=5, schedule=SCHEDULE, **options):
     """Run a loop of steps and read back what its window showed."""
-    options = {"out": folder, "run": "run", "background": False, "on_error": "raise", **options}
-    with perfhooks.Profiler(schedule=schedule, **options) as prof:
+    with perfhooks.Profiler(out=folder, schedule=schedule, **OPTIONS, **options) as prof:
         for step in range(steps):
             body(prof, step)
             prof.step()
@@ -84,8 +84,7 @@ def record(folder, body, *, steps=5, schedule=SCHEDULE, **options):
 def test_settings_of_the_training_loader_are_stored(tmp_path, how):
     """And not those of a validation, whose loader is read without gradients, or in fewer of the steps."""
     training = DataLoader(torch.ones(20, 1), batch_size=4, pin_memory=False)
-    options = {"out": tmp_path, "run": "run", "background": False, "on_error": "raise"}
-    with perfhooks.Profiler(schedule=SCHEDULE, **options) as prof:
+    with perfhooks.Profiler(out=tmp_path, schedule=SCHEDULE, **OPTIONS) as prof:
         for step, _ in enumerate(prof.steps(training) if how == "steps()" else training):
             with torch.set_grad_enabled(step == 3):
                 list(DataLoader(torch.ones(64, 1), batch_size=16))
@@ -607,6 +606,7 @@ def come(place):
 
 with perfhooks.Profiler(
     schedule="wait=1 warmup=1 active=2 repeat=1", out=sys.argv[2], run="run", background=False, on_error="raise",
+    on_trace_ready="steps",
 ) as prof:
     for step in range(4):
         loss = net(torch.randn(4, 8)).sum()
@@ -639,16 +639,12 @@ def ranks(channel, tmp_path_factory):
     return [pl.read_csv(next(folder.glob(f"run/*/rank{rank}.steps.csv"))) for rank in range(2)]
 
 
-def test_the_wait_for_other_ranks_gradients_is_backward(ranks):
-    quick, late = ranks
-    assert quick["backward_ms"].min() > 200
-    assert (late["backward_ms"] < quick["backward_ms"]).all(), "whose backward pass holds all of the other's"
-
-
-def test_a_wait_of_the_loops_own_is_communication(ranks):
-    quick, late = ranks
-    assert quick["communication_ms"].min() > 200
-    assert (late["communication_ms"] < quick["communication_ms"]).all(), "which holds all of the other's"
+@pytest.mark.parametrize("part", ["backward", "communication"])
+def test_wait_for_the_other_rank_is_in_the_part_that_waits(ranks, part):
+    """Its gradients are a part of the backward pass, and a collective of the loop is communication."""
+    quick, late = (table[f"{part}_ms"] for table in ranks)
+    assert quick.min() > 100
+    assert (late < quick).all(), "which holds all of the other's"
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:TypedStorage")  # no ranks; torch 2.4 of itself
