@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import threading
 from typing import get_args
 from unittest import mock
@@ -139,34 +140,36 @@ def fetched(count):
 
 
 @pytest.mark.recorder
-def test_few_fetches_without_an_update_are_no_steps(heard):
-    """As a look at the data, or a sanity check, before the training."""
+@pytest.mark.parametrize(
+    ("acts", "ends"),
+    [
+        # a look at the data, or a sanity check, before the training
+        ("fetch18 update1 raw", [("loader", 17)]),
+        ("fetch25 raw", [("loader", 0), ("batches", 5), ("loader", 15)]),
+        # a loader that gives all data at once, or is read into a list
+        ("fetch2 update20", [("loader", 0), ("optimizer", 20)]),
+        ("fetch10 update20", [("loader", 0), ("optimizer", 20)]),
+        ("fetch40 update20", [("loader", 0), ("batches", 19), ("loader", 0), ("optimizer", 20)]),
+        # a validation, after which the training continues without a loader
+        ("update10 fetch20 update10", [("optimizer", 20)]),
+        # a warm-up of the optimizer
+        ("update3 raw", [("optimizer", 3), ("loader", 16)]),
+        # a training that goes on without its loader, in the run that it has
+        ("raw update30", [("loader", 45)]),
+    ],
+)
+def test_steps_follow_from_the_order_of_fetches_and_updates(heard, acts, ends):
     _, begun = heard
-    fetched(18)
-    assert [(each.mode, each.step_num) for each in begun] == [("loader", 0)]
-    train(1)
-    loops.raw()
-    assert [each.mode for each in begun] == ["loader"]
-
-
-@pytest.mark.recorder
-@pytest.mark.parametrize("fetches", [2, 10, 40])
-def test_consecutive_updates_are_steps_after_any_fetches(heard, fetches):
-    """As where a loader gives all data at once, or is read into a list."""
-    signal, begun = heard
-    fetched(fetches)
-    train(20)
-    assert signal.mode == "optimizer"
-    assert begun[-1].step_num >= 17
-
-
-def test_fetches_inside_a_training_by_updates_end_no_steps(heard):
-    """As a validation, after which the training continues without a loader."""
-    _, begun = heard
-    optimizer = train(10)
-    fetched(20)
-    train(10, optimizer)
-    assert [(each.mode, each.step_num) for each in begun] == [("optimizer", 20)]
+    optimizer = None
+    for name, count in re.findall(r"([a-z]+)(\d*)", acts):
+        if name == "update":
+            optimizer = train(int(count), optimizer)
+        elif name == "fetch":
+            fetched(int(count))
+        else:
+            loops.raw()
+    assert [(each.mode, each.step_num) for each in begun] == ends
+    assert [each.stopped is None for each in begun] == [False] * (len(ends) - 1) + [True]
 
 
 @pytest.mark.recorder
@@ -288,18 +291,6 @@ def test_unobservable_iterator_leaves_steps_to_updates(heard):
         for _ in Own(range(3)):
             optimizer.step()
     assert [(each.mode, each.step_num) for each in begun] == [("optimizer", 12)]
-
-
-@pytest.mark.recorder
-def test_a_warm_up_of_the_optimizer_does_not_hide_the_loader(heard):
-    _, begun = heard
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
-    for _ in range(3):
-        optimizer.step()
-    loops.raw()
-    assert [each.mode for each in begun] == ["optimizer", "loader"]
-    assert begun[0].stopped is not None
-    assert begun[1].step_num == 16
 
 
 @pytest.mark.recorder
@@ -432,15 +423,6 @@ def test_fetches_have_begin_and_end(heard):
     assert [step for step, _ in counter.asked[:6]] == [0, 0, 1, 1, 2, 2]
     times = [time for pair in zip(counter.asked[:6], counter.arrived[:6], strict=True) for _, time in pair]
     assert times == sorted(times)
-
-
-@pytest.mark.recorder
-def test_a_sanity_check_before_training_is_no_training(heard):
-    _, begun = heard
-    list(torch.utils.data.DataLoader(range(25)))
-    loops.raw()
-    assert [each.mode for each in begun] == ["loader", "batches", "loader"]
-    assert begun[-1].step_num >= 14, "the updates that told that this is training are not counted"
 
 
 def test_disabled_detection_receives_no_events(heard):
@@ -584,16 +566,6 @@ def test_a_stage_with_an_optimizer_of_its_own_swallows_no_step(heard, is_kept):
 
 
 @pytest.mark.recorder
-def test_training_without_its_loader_continues_making_steps(heard):
-    """In the run that it has; one of the updates at the seam may be the last of the loader's, as of a rest."""
-    _, begun = heard
-    loops.raw()
-    train(30)
-    assert [each.mode for each in begun] == ["loader"]
-    assert 16 + 29 <= begun[0].step_num <= 16 + 30
-
-
-@pytest.mark.recorder
 def test_step_can_have_more_updates_than_earlier_steps(heard):
     """As where several rests of accumulated passes come together: the loader goes on, and so do its steps."""
     _, begun = heard
@@ -633,17 +605,18 @@ def test_no_operators_are_recorded_of_a_program_that_ends(heard, monkeypatch):
 def test_run_without_a_window_is_reused_by_the_next_detector(tmp_path, monkeypatch):
     """Twenty backward passes before the first update left a run that said that no window was recorded."""
     monkeypatch.chdir(tmp_path)
-    first, second = (Profiler(schedule="wait=5 warmup=0 active=1 repeat=1", run=run) for run in (None, "again"))
+    options = {"on_trace_ready": "steps", "background": False}
+    first = Profiler(schedule="wait=5 warmup=0 active=1 repeat=1")
+    second = Profiler(schedule="wait=5 warmup=0 active=1 repeat=1", run="again", **options)
     first.start()
     for _ in range(3):
         first.step()
     folder = first.discard()
     assert folder.parent == tmp_path / "perf"
     assert not list(folder.glob("rank0.timeline.csv"))
-    with Profiler(schedule="wait=1 warmup=0 active=1 repeat=1", run=folder.name, on_trace_ready="steps") as prof:
+    with Profiler(schedule="wait=1 warmup=0 active=1 repeat=1", run=folder.name, **options) as prof:
         for _ in range(3):
             prof.step()
-    prof.wait()
     assert [path.name for path in folder.glob("train-*")] == ["train-000001-000001"]
     assert [path for path in (tmp_path / "perf").iterdir() if not path.is_symlink()] == [folder]
     second.start()
