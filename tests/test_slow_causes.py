@@ -6,6 +6,7 @@ import csv
 import sys
 import threading
 import time
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
@@ -190,75 +191,91 @@ def at(name, file="/home/me/train.py", line=1, *, source="pass"):
     return Frame(made[name].__code__, line)
 
 
-LOOP, OTHER = at("main"), at("report")
+CASES = """
+# computing in code that is not usual; what a thread does may be unknown
+20 main step | 800 main report computing
+20 main step | 800 main report queueing
+20 main step | 800 main report blocked
+20 main step | 800 main report unknown
+5 main step | 800 main report
+# the same stack after the step means another loop
+20 main stage step | 800 main report step | after main report backward
+20 main stage step | 800 main report step | after main stage step
+# one of three samples of a short run is inside the loader: slow data is beyond that
+1 main fetch, 2 main step | 600 main fetch, 250 main step
+# longer waits at a usual line; half of the time waits in all steps
+10 main report blocked, 10 main report | 800 main report blocked
+10 main report blocked, 10 main report | 400 main report blocked, 400 main report
+# longer code of Python holds the GIL; half of the time holds it in all steps
+10 main step held, 10 main step | 800 main step held, 100 main step
+10 main step held, 10 main step | 450 main step held, 450 main step
+# a line has samples of half of the excess
+20 main step | 500 main report | data 800
+20 main step | 400 main report | data 800
+20 main step | 200 main one, 200 main two, 200 main three | data 800
+# an approximate line is not named
+20 main | 500 main report:2 held nearly, 300 main report held
+# an evaluation in the loop
+20 main:5 call | 500 main:8 call forward evaluating, 300 main:9
+20 main:5 call | 500 main:8 call forward, 300 main:9
+# the rest may be scores; where it is most of it, as in one that writes a checkpoint too, it is something else
+20 main:5 call | 120 main:5 score:15 call evaluating, 780 main:5 score:15
+20 main:5 call | 60 main:5 score:15 call evaluating, 840 main:5 score:15
+# the innermost function with half of the samples: what it calls in turn has less each
+20 main:5 call | 250 main:5 score:15 one, 250 main:5 score:15 two, 250 main:5 score:15 three
+20 main:5 call | 250 main:5 score:15 one, 500 main:5 score:15 two, 800 main:5 score:15 report | wall 2000
+# frozen modules, as a teacher whose answers each step learns from
+20 main:5 call evaluating | 800 main:5 call evaluating
+"""
+"""Samples of usual steps, of 5 ms; those of a slow step, in ms; what else is known of it."""
+FLAGS = {state.name.lower(): {"state": state} for state in State}
+FLAGS |= {"held": {"is_held": True}, "nearly": {"is_exact": False}, "evaluating": {"is_evaluating": True}}
+FILES = {"fetch": ("__next__", "/site-packages/torch/utils/data/dataloader.py")}
+FILES |= {"call": ("_wrapped_call_impl", "/site-packages/torch/nn/modules/module.py")}
 
 
-@pytest.mark.parametrize(
-    ("state", "cause"),
-    [
-        (State.COMPUTING, "own code"),
-        (State.QUEUEING, "own code"),
-        (State.BLOCKED, "blocking call"),
-        (State.UNKNOWN, "unknown"),
-    ],
-)
-def test_computing_in_unusual_code_is_the_cause(state, cause):
-    usual = [Sample((LOOP, at("training_step")), 5 * MS)] * 20
-    found = explainer(*usual).explain(facts(Sample((LOOP, OTHER), 800 * MS, state=state)))
-    assert (found.cause, found.frame) == (cause, OTHER)
-    assert explainer(*usual[:5]).explain(facts(Sample((LOOP, OTHER), 800 * MS))).cause == "unknown"
+@cache
+def function(name):
+    return at(*FILES.get(name, (name,)))
 
 
-def test_same_stack_after_the_step_means_another_loop():
-    usual = [Sample((LOOP, at("first_stage"), at("training_step")), 5 * MS)] * 20
-    slow = facts(Sample((LOOP, OTHER, at("training_step")), 800 * MS), after=(LOOP, OTHER, at("backward")))
-    assert explainer(*usual).explain(slow).cause == "unknown"
-    assert explainer(*usual).explain(slow._replace(after=usual[0].stack)).cause == "own code"
-    busy = explainer(*usual)
+def stack_of(words):
+    pairs = [word.partition(":") for word in words if word not in FLAGS]
+    return tuple(function(name)._replace(line=int(line or 1)) for name, _, line in pairs)
+
+
+def samples(text):
+    """The number of each sample, and the sample."""
+    for number, *words in map(str.split, text.split(",")):
+        known = [pair for word in words if word in FLAGS for pair in FLAGS[word].items()]
+        yield int(number), Sample(stack_of(words), 5 * MS, **dict(known))
+
+
+def explained(case):
+    usual, slow, *more = case.split(" | ")
+    judge = explainer(*(sample for count, sample in samples(usual) for _ in range(count)))
+    known = facts(*(sample._replace(spent_ns=ms * MS) for ms, sample in samples(slow)))
+    for what, *words in map(str.split, more):
+        options = {"after": "after", "data": "wait_ns", "wall": "wall_ns"}
+        known = known._replace(**{options[what]: stack_of(words) if what == "after" else int(words[0]) * MS})
+    return judge, known
+
+
+def test_causes_of_slow_steps_equal_the_golden_file(golden):
+    lines = []
+    for case in CASES.strip().splitlines():
+        if case[0] != "#":
+            judge, known = explained(case)
+            cause, explained_ns, frame = judge.explain(known)
+            place = "" if frame is None else f" in {frame.name}:{frame.line}"
+            lines.append(f"{case}\n  {cause}, {(explained_ns or 0) / MS:.0f} ms{place}\n")
+    golden("slow_causes.txt", "".join(lines))
+
+
+def test_cpu_contention_precedes_code_of_another_loop():
+    busy, known = explained("20 main stage step | 800 main report step | after main report backward")
     busy.usual.count(1000 * MS, 0)
-    assert busy.explain(slow._replace(waited_ns=900 * MS)).cause == "CPU contention"
-
-
-def test_a_few_usual_samples_explain_nothing():
-    """One of three samples of a short run is inside the loader: slow data is beyond that."""
-    fetch = at("__next__", "/site-packages/torch/utils/data/dataloader.py")
-    usual = [Sample((LOOP, name), 5 * MS) for name in (fetch, at("training_step"), at("training_step"))]
-    slow = facts(Sample((LOOP, fetch), 600 * MS), Sample((LOOP, at("training_step")), 250 * MS))
-    assert explainer(*usual).explain(slow).cause == "data"
-
-
-def test_longer_waits_at_a_usual_line_are_a_blocking_call():
-    usual = [Sample((LOOP, OTHER), 5 * MS, state=state) for state in [State.BLOCKED, State.COMPUTING] * 10]
-    blocked = Sample((LOOP, OTHER), 800 * MS, state=State.BLOCKED)
-    assert explainer(*usual).explain(facts(blocked)) == ("blocking call", 800 * MS, OTHER)
-    half = [blocked._replace(spent_ns=400 * MS), Sample((LOOP, OTHER), 400 * MS)]
-    assert explainer(*usual).explain(facts(*half)).cause == "unknown", "all steps do that"
-
-
-def test_longer_python_code_holds_the_gil():
-    step = at("training_step")
-    usual = [Sample((LOOP, step), 5 * MS, is_held=place % 2 == 0) for place in range(20)]
-    mostly = [Sample((LOOP, step), 800 * MS, is_held=True), Sample((LOOP, step), 100 * MS)]
-    assert explainer(*usual).explain(facts(*mostly)).cause == "own code"
-    half = [Sample((LOOP, step), 450 * MS, is_held=True), Sample((LOOP, step), 450 * MS)]
-    assert explainer(*usual).explain(facts(*half)).cause == "unknown"
-
-
-def test_line_needs_samples_of_half_of_the_excess():
-    judge = explainer(*[Sample((LOOP, at("training_step")), 5 * MS)] * 20)
-    assert judge.explain(facts(Sample((LOOP, OTHER), 500 * MS), wait_ns=800 * MS))[::2] == ("data", OTHER)
-    assert judge.explain(facts(Sample((LOOP, OTHER), 400 * MS), wait_ns=800 * MS))[::2] == ("data", None)
-    several = [Sample((LOOP, at(name)), 200 * MS) for name in ("one", "two", "three")]
-    assert judge.explain(facts(*several, wait_ns=800 * MS)).frame is None, "none of them has half of it"
-
-
-def test_approximate_line_is_not_named():
-    exact, near = OTHER._replace(line=1), OTHER._replace(line=2)
-    looks = [
-        Sample((LOOP, near), 500 * MS, is_held=True, is_exact=False),
-        Sample((LOOP, exact), 300 * MS, is_held=True),
-    ]
-    assert explainer(*[Sample((LOOP,), 5 * MS)] * 20).explain(facts(*looks)).frame == exact
+    assert busy.explain(known._replace(waited_ns=900 * MS)).cause == "CPU contention"
 
 
 @pytest.mark.parametrize(
@@ -280,45 +297,6 @@ def test_cause_is_the_wait_at_a_line(tmp_path, source, state, device, cause):
 
 
 # --- evaluations ---
-
-CALL = at("_wrapped_call_impl", "/site-packages/torch/nn/modules/module.py")
-MAIN, SCORE = at("main", line=5), at("score", line=15)
-
-
-def test_evaluation_in_the_loop_has_its_line():
-    usual = [Sample((MAIN, CALL), 5 * MS)] * 20
-    inside = [
-        Sample((MAIN._replace(line=8), CALL, at("forward")), 500 * MS, is_evaluating=True),
-        Sample((MAIN._replace(line=9),), 300 * MS),
-    ]
-    assert explainer(*usual).explain(facts(*inside)) == ("evaluation", 500 * MS, MAIN._replace(line=8))
-    trains = [look._replace(is_evaluating=False) for look in inside]
-    assert explainer(*usual).explain(facts(*trains)).cause == "own code"
-
-
-@pytest.mark.parametrize(("called_ms", "cause"), [(120, "evaluation"), (60, "own code")])
-def test_function_with_some_module_calls_is_an_evaluation(called_ms, cause):
-    """The rest may be scores; where it is most of it, as in one that writes a checkpoint too, it is something else."""
-    usual = [Sample((MAIN, CALL), 5 * MS)] * 20
-    called = Sample((MAIN, SCORE, CALL), called_ms * MS, is_evaluating=True)
-    rest = Sample((MAIN, SCORE), (900 - called_ms) * MS)
-    assert explainer(*usual).explain(facts(called, rest))[:2] == (cause, 900 * MS)
-
-
-def test_function_with_half_of_the_samples_has_the_line():
-    """The innermost one: what it calls in turn has less each."""
-    usual = [Sample((MAIN, CALL), 5 * MS)] * 20
-    stack = (MAIN, SCORE)
-    samples = [Sample((*stack, at(name)), 250 * MS) for name in ("one", "two", "three")]
-    assert explainer(*usual).explain(facts(*samples)).frame == SCORE
-    longest = [*samples, Sample((*stack, OTHER), 800 * MS)]
-    assert explainer(*usual).explain(facts(*longest, wall=2000 * MS)).frame == OTHER
-
-
-def test_frozen_modules_make_no_evaluation():
-    """As a teacher whose answers each step learns from."""
-    usual = [Sample((MAIN, CALL), 5 * MS, is_evaluating=True)] * 20
-    assert explainer(*usual).explain(facts(Sample((MAIN, CALL), 800 * MS, is_evaluating=True))).cause == "unknown"
 
 
 def test_fetches_of_an_evaluation_are_no_wait_for_data():
