@@ -9,7 +9,7 @@ from collections import Counter
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -266,6 +266,7 @@ def plain_counts(durations, sizes):
     return counts
 
 
+@settings(max_examples=60)
 @given(st.data())
 def test_count_of_large_collectives_equals_a_simple_count(data):
     count, world = data.draw(st.integers(1, 12)), data.draw(st.integers(2, 5))
