@@ -16,6 +16,7 @@ pytestmark = pytest.mark.recorder
 FIRST, STEPS = 81, 12
 """The recorded ones; those before are the verdict's."""
 ITEMS = 300
+ITEM = ("aten::item", "aten::_local_scalar_dense")
 LOOP = 60_000
 WAIT_S = 0.02
 
@@ -104,7 +105,8 @@ def base(tmp_path_factory):
 
 
 CASES = {
-    "items": ({"planted": items}, "planted", "test_comparing_planted.py: items", "aten::item"),
+    # which of both takes longer is not the same on a busy machine
+    "items": ({"planted": items}, "planted", "test_comparing_planted.py: items", ITEM),
     "sort": ({"planted": sorting}, "planted", "test_comparing_planted.py: sorting", "aten::sort"),
     "python": ({"planted": counting}, "planted", "test_comparing_planted.py: counting", "Python"),
     "loader": ({"wait": WAIT_S}, "data", "data", "Python"),
