@@ -554,7 +554,7 @@ def test_log_line_has_the_cause_and_its_time(by_hand, caplog):
     for _ in range(8):
         by_hand.steps(1000.0, data_ms=600.0)
     said = [record.getMessage() for record in caplog.records]
-    assert said == ["3 steps so far, 1.03 s each: data", "10 steps so far, 1.01 s each: data"]
+    assert said == ["3 slow steps so far, 1.03 s on average: data", "10 slow steps so far, 1.01 s on average: data"]
 
 
 def test_log_omits_unknown_causes_and_cpu_contention(caplog):

@@ -149,7 +149,7 @@ class Capture:
 
     @property
     def end(self) -> int:
-        """The last complete step, else the first step."""
+        """Number of the last complete step; the first step if none is complete."""
         last = self.reached if self.last is None else self.last
         return last - 1 if self.unfinished_step == last > self.first else last
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.run.installation import Installation
 
 _LONGEST: Final = 300
-"""Characters after which the reason for a graph break is cut. torch appends hints and links."""
+"""Maximum characters of the reason for a graph break, to which torch appends hints and links."""
 
 _TORCH: Final = {Origin.TORCH, Origin.STANDARD, Origin.PERFHOOKS}
 _RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)")

@@ -364,7 +364,7 @@ class Rows(NamedTuple):
             stage.decode("utf-8", "replace"), *np.frombuffer(columns, np.int64).reshape(len(cls._fields) - 1, -1)
         )
         if not len(result.numbers) or not np.isin(result.phases, range(len(_PHASES))).all():
-            raise ValueError("it has no steps, or unknown phases")
+            raise ValueError("the file has no steps, or steps with an unknown phase")
         return result
 
 

@@ -100,8 +100,8 @@ def start(
 ) -> None:
     """Label the parts that the current thread begins from now on.
 
-    In stages other than ``train``, calls without gradients are the forward pass. ``on_read`` is called once per step
-    with each loader iterator.
+    In stages other than ``train``, calls without gradients are labelled as the forward pass. ``on_read`` is called once
+    per step with each loader iterator.
     """
     _state.thread, _state.is_label_open, _state.on_call = get_ident(), False, on_call
     _state.on_read = on_read or id

@@ -144,7 +144,7 @@ class Explainer:
     def _unusual(
         self, facts: StepFacts, is_match: Callable[[Sample], bool], is_longer: Callable[[Sample], bool]
     ) -> tuple[list[Sample], float]:
-        """Return the matching samples in code that usual steps do not run, or that are ``is_longer``."""
+        """Return the matching samples in code that usual steps do not run, or for which ``is_longer`` is true."""
         matching = list(filter(is_match, facts.samples))
         new, longer = self.usual.unseen(matching, facts.after), list(filter(is_longer, matching))
         longer_ns = self._beyond_usual_ns(facts, longer, is_longer)

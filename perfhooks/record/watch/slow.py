@@ -49,7 +49,7 @@ class _Times(NamedTuple):
 @dataclass
 class _Watched:
     begin: int
-    """Start of the step in ns. A pause or work of perfhooks restarts the step, and earlier samples are dropped."""
+    """Start of the step in ns. A pause, or work of perfhooks, moves the start, and earlier samples are dropped."""
     before: Counters
     last_sample: int
     unsampled_ns: float

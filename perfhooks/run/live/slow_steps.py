@@ -102,4 +102,4 @@ class Log:
             logger.info("%s", row)
         elif str(count).strip("0") in ("1", "3"):
             where = f", {row.line}" if row.line else ""
-            logger.info("%d steps so far, %s each: %s%s", count, ms(wall_ms / count), row.cause, where)
+            logger.info("%d slow steps so far, %s on average: %s%s", count, ms(wall_ms / count), row.cause, where)

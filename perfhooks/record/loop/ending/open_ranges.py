@@ -1,8 +1,8 @@
 """Ranges that are open when a recording ends, for example ``with record_function("epoch")``.
 
 The end of a range writes into the recording in which the range began, although torch has freed that memory. If another
-recording is running when the range ends, the process crashes or memory is corrupted. So no recording starts while a
-range is open.
+recording is running when the range ends, the process crashes or memory is corrupted. Therefore no recording starts
+while a range is open.
 """
 
 from __future__ import annotations
