@@ -51,7 +51,7 @@ class _NotBuiltError(Exception):
 
 
 def built(runner: Any, name: str) -> Any:
-    """Return a loop that exists. Reading the attribute would build the loop with its data sets."""
+    """Return the loop if the runner has built it. Reading ``runner.train_loop`` would build it with its data sets."""
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise _NotBuiltError

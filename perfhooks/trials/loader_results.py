@@ -46,8 +46,8 @@ class LoaderResult(msgspec.Struct, frozen=True, kw_only=True):
     """Time in s to the first batch of a later pass with existing workers."""
     rates: tuple[float, ...] = ()
     verdict: Outcome | None = None
-    """Comparison with the setting with half of the workers. A setting with another ``prefetch_factor`` or
-    ``pin_memory`` is compared with the training's own setting.
+    """Result of the comparison with half as many workers, or, for another ``prefetch_factor`` or ``pin_memory``, with
+    the training's own setting.
     """
     planned: float | None = None
 

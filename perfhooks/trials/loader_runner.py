@@ -45,7 +45,7 @@ class _WorkerClocks(NamedTuple):
 
 
 class _WorkerEnded(BaseException):
-    """A worker has ended. Torch would catch an Exception, and then wait for a lock of the worker."""
+    """A loader worker has ended. Torch would catch an Exception instead, and wait for a lock of the worker."""
 
 
 class LoaderRunner:
@@ -141,7 +141,7 @@ class LoaderRunner:
         return False
 
     def turn(self, is_over: Callable[[], bool]) -> None:
-        """Measure one block of at least one batch. The block ends early if ``is_over``."""
+        """Measure one block of at least one batch. The block ends early if ``is_over()``."""
         parallel = max(self.setting.workers, 1)
         self._signal(signal.SIGCONT)
         try:

@@ -1,5 +1,3 @@
-"""Measure a training's loader without the training, with different settings in interleaved blocks."""
-
 from __future__ import annotations
 
 import contextlib
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _GAIN: Final = 1.1
-"""Minimum speedup by doubled workers before they are doubled again."""
+"""Minimum speedup of one doubling of the workers for the next doubling."""
 _FIRST: Final = (1, 2, 4)
 _MOST: Final = 64
 

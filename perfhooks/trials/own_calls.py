@@ -47,7 +47,6 @@ _Given = tuple[Sequence[Any], Mapping[str, Any]]
 @dataclass(frozen=True, kw_only=True)
 class TimedCall:
     call: str
-    """Name of the call: the ``description`` of ``torch.utils.benchmark.Timer``."""
     sub_label: str
     threads: int
     seconds: tuple[float, ...]

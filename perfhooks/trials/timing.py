@@ -1,5 +1,3 @@
-"""Time two calls in interleaved blocks (A B B A) with torch's clock, and compare the times."""
-
 from __future__ import annotations
 
 import functools
@@ -103,9 +101,9 @@ class Blocks:
 def time_interleaved(
     a: Blocks, b: Blocks, *, seconds: float = SECONDS, longest: float = LONGEST_S, tolerance: float = TOLERANCE
 ) -> Timing:
-    """Time two calls until the comparison is decided, or for ``seconds``.
+    """Time two calls in blocks (A B B A) until the comparison is decided, or for ``seconds``.
 
-    The first `PAIRS` rounds may take ``longest``.
+    If fewer than `PAIRS` rounds are complete, the limit is ``longest``.
     """
     times_a: list[float] = []
     times_b: list[float] = []

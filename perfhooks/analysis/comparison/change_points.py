@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SHORTEST: Final = 2
-"""Minimum runs of a piece: a single outlier run is no change."""
+"""Minimum runs before and after a change: a single outlier run is no change."""
 PRICE: Final = (4.0, 1.5)
 """Penalty ``a + b * log(runs)`` of a change, in standard deviations. With this penalty, at most 1% of simulated series
 of equal runs have a change.

@@ -1,5 +1,3 @@
-"""The difference of the step times of two trainings, with confidence intervals."""
-
 from __future__ import annotations
 
 import math

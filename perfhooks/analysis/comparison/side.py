@@ -52,7 +52,6 @@ class Side(BaselineFile, kw_only=True):
     runs: list[TimedRun] = msgspec.field(default_factory=list)
     flame_steps: int = 1
     earlier: list[list[Level]] = msgspec.field(default_factory=list)
-    """Step times of earlier runs, with one list per compared run."""
     notes: list[str] = msgspec.field(default_factory=list)
 
     @property

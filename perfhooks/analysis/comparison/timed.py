@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Counted, Ints, Waits
 
 _MIN_CORRELATION: Final = 0.5
-"""Minimum correlation of the changes from step to step if both runs read the same data. Measured for different data: at
-most 0.15.
+"""Two runs read the same data if the changes of their step times correlate by at least this value. For different data,
+the correlation was at most 0.15.
 """
 _MIN_COMMON: Final = 50
 """Minimum common steps to detect equal data. By chance, less than 0.1% of run pairs correlate by 0.5 over 50 steps."""

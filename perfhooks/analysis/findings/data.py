@@ -111,7 +111,6 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
     exposed_ms: float
     """Time of batch fetches during which no device works."""
     data_ms: float
-    """Mean of the column ``data_ms`` of the table of steps."""
     limit_ms: float
     """Maximum gain from less host time."""
     batches: int

@@ -209,7 +209,6 @@ class Evidence(WindowSteps):
         return self.per_step(self.spans(rows)), self.host_limit_ms
 
     def lines_of(self, rows: Ints) -> list[str | None]:
-        """Return the innermost line of user code around each host slice."""
         return attribution.lines(self.trace, rows, self.tables.owners)
 
     def _frames(self, origin: Origin) -> Ints:

@@ -19,8 +19,6 @@ Place = tuple[bytes, bytes]
 
 
 class Lanes:
-    """Moves overlapping work of a stream, and the flow arrows to this work, to other lanes."""
-
     def __init__(self) -> None:
         self._extents: dict[Place, list[tuple[Decimal, Decimal]]] = {}
         self._moved: dict[tuple[bytes, bytes, bytes], msgspec.Raw] = {}

@@ -1,5 +1,3 @@
-"""Merge the traces of all ranks of a window into one trace in Chrome's format."""
-
 from __future__ import annotations
 
 import re
@@ -71,7 +69,7 @@ def merge(
     tell: Callable[[int, int], object] | None = None,
     follow_links: bool = False,
 ) -> Merged:
-    """Merge the traces of all ranks of a window, block by block, in constant memory.
+    """Merge the traces of all ranks of a window into one Chrome trace, block by block, in constant memory.
 
     Ids that link events are made unique per rank. Overlapping work of a stream gets separate lanes. Times are converted
     to the clock of the first rank. Ids in arguments remain those of the rank's own trace.

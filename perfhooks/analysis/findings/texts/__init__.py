@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 FOLDER: Final = Path(__file__).parent
 SHARED: Final = "shared"
-"""File of the texts that several rules use."""
 TORCH: Final = "torch"
 _FORMATS: Final[dict[str, Callable[[float], str]]] = {
     "ms": words.ms,
@@ -50,8 +49,6 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class EvidenceLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of the evidence of a finding, with the values inserted into the line."""
-
     phrase: str
     """Key of the line in the ``[evidence]`` table of the rule's texts."""
     text: str
