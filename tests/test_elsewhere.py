@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from dying import die_of
 from finished_runs import windows_of
 from test_loose import RANKS, folder_of
 
@@ -37,12 +38,17 @@ def _own_cache(tmp_path, monkeypatch):
     mirror._base.cache_clear()
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of two windows, the first one of two ranks."""
+    windows_of(run := tmp_path_factory.mktemp("finished") / "r", (FIRST, 0, 10.0), (FIRST, 1, 11.0), (LAST, 0, 20.0))
+    return run
+
+
 @pytest.fixture
-def there(tmp_path):
-    """A run of two windows, the first one of two ranks, and its URL."""
-    windows_of(tmp_path / "r", (FIRST, 0, 10.0), (FIRST, 1, 11.0), (LAST, 0, 20.0))
-    (tmp_path / "there").mkdir()
-    shutil.move(tmp_path / "r", tmp_path / "there" / "r")
+def there(finished, tmp_path):
+    """The URL of a copy of it."""
+    shutil.copytree(finished, tmp_path / "there" / "r")
     return f"file://{tmp_path}/there/r"
 
 
@@ -289,13 +295,6 @@ def test_share_of_another_format_names_its_version(folder):
     other = made.replace(b"\xa6format\x01", b"\xa6format\x02")
     with pytest.raises(TraceError, match=rf"format 2, written by perfhooks {perfhooks.__version__}"):
         unpacked(other, "it")
-
-
-def die_of(text, named):
-    """Stands in for a trace whose reading takes a process down."""
-    if text == named:
-        os._exit(9)
-    return text.encode()
 
 
 @pytest.mark.process
