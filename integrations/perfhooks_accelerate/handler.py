@@ -37,7 +37,7 @@ class Profiler(perfhooks.Profiler):
 
     Args:
         accelerator: The Accelerator of the training; None if unknown.
-        stages: Other profiled loops.
+        stages: Profiled loops other than the training.
         step_unit: Unit of a step.
         log_results: Whether to log the results of windows.
         **options: As for :class:`perfhooks.Profiler`.
@@ -73,7 +73,7 @@ class Profiler(perfhooks.Profiler):
                 self._follow()
 
     def pause(self, cause: str | None = None) -> None:
-        """Interrupt the loop. An open window is saved."""
+        """Interrupt the loop and save an open window."""
         self._unlabel()
         super().pause(cause)
 

@@ -116,7 +116,7 @@ class ProfilerCallback(Adapter):
             self._stages.resume(counts)
 
     def on_after_setup(self, fabric: Any, module: Any) -> None:
-        """Set the folder of the run. All ranks reach this hook."""
+        """Set the folder of the run in a hook that all ranks reach."""
         if self._fabric is fabric:
             return
         self._fabric = fabric

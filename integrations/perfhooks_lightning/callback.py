@@ -46,8 +46,8 @@ class ProfilerCallback(Adapter, Callback):
     Args:
         schedule: Steps to record: a :class:`perfhooks.Schedule`, a mapping, a string like ``"wait=10 warmup=2
             active=3"`` or a function ``step -> ProfilerAction``; or a mapping of loops to such schedules, with the keys
-            ``train``, ``validate``, ``test``, ``predict``. None records one small window of the training; in a mapping,
-            of that loop.
+            ``train``, ``validate``, ``test``, ``predict``. None records one small window, of the training or of a loop
+            in the mapping.
         on_trace_ready: Handlers of each window, as for :class:`perfhooks.Profiler`.
         step_unit: Unit of a training step: a ``"batch"``, or an ``"optimizer"`` update, which consists of several
             batches with gradient accumulation.

@@ -38,13 +38,13 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
     Args:
         schedule: Iterations to record: a mapping, a string like ``"wait=200 warmup=2 active=3 repeat=2"``, or another
             form for :class:`perfhooks.Profiler`; or a mapping of loops (``train``, ``val``, ``test``) to schedules.
-            Loops without a schedule are not profiled. None records one small window of the training; in a mapping, of
-            that loop. With mmengine's own arguments or handlers, None records the whole first epoch, as in mmengine.
+            Loops without a schedule are not profiled. None records one small window, of the training or of a loop in
+            the mapping. With mmengine's own arguments or handlers, None records the first epoch, as in mmengine.
         on_trace_ready: Handlers of each window, as for :class:`perfhooks.Profiler`, including mmengine's own
             ``"log_trace"`` and ``"tb_trace"`` with their options. ``"default"`` selects the default handlers.
         step_unit: ``"batch"``, or ``"optimizer"`` for an optimizer update of one or more batches.
-        by_epoch: Argument of mmengine: True profiles the first epoch, False the first ``profile_times`` iterations. A
-            schedule is limited to these iterations. Without ``by_epoch`` and ``profile_times``, all iterations count.
+        by_epoch: Argument of mmengine: True profiles the first epoch, False the first ``profile_times`` iterations.
+            Both limit a schedule. Without ``by_epoch`` and ``profile_times``, a schedule covers all iterations.
         profile_times: Argument of mmengine, see ``by_epoch``.
         activity_with_cpu: Argument of mmengine: whether to record the host.
         activity_with_cuda: Argument of mmengine: whether to record the device, also if it is no CUDA device. If neither

@@ -45,7 +45,7 @@ class _WorkerClocks(NamedTuple):
 
 
 class _WorkerEnded(BaseException):
-    """A loader worker has ended. Torch would catch an Exception instead, and wait for a lock of the worker."""
+    """A loader worker has ended. Torch would catch an Exception and then wait for a lock of the worker."""
 
 
 class LoaderRunner:

@@ -74,7 +74,7 @@ def is_pure(operator: Any, parameters: tuple[Any, ...]) -> bool:
     """Return whether a call from an untrusted trace is safe, because the operator only computes tensors.
 
     The schema lists every tensor that the operator writes to. A tag marks operators that change the metadata of inputs,
-    for example ``resize_``. Streams and generators are never passed.
+    for example ``resize_``. perfhooks passes no streams and generators to operators.
     """
     has_tensor_result = any(str(result.type) in _TENSORS for result in _schema(operator).returns)
     string_names = {argument.name for argument in parameters if "str" in str(argument.type)}

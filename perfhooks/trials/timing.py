@@ -29,7 +29,7 @@ BLOCK_S: Final = 1e-3
 PAIRS: Final = LEAST_STEPS
 MOST_PAIRS: Final = 160
 SECONDS: Final = 0.8
-"""Default time limit in s. Ten operators with five variants take a minute."""
+"""Default time limit in s, with which ten operators with five variants take a minute."""
 LONGEST_S: Final = 20.0
 _MOST: Final = 1 << 30
 """Maximum calls per block. No call takes less than a picosecond."""
@@ -86,7 +86,7 @@ class Blocks:
                 raise OptionError("clock must advance while calls run: it measured no time for a billion calls")
 
     def seconds(self) -> float:
-        """Run one block. Return the seconds per call."""
+        """Run one block and return the seconds per call."""
         return self._seconds(self.number) / self.number
 
     def _seconds(self, number: int) -> float:

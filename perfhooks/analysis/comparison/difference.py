@@ -132,8 +132,9 @@ class StepDifference:
     def process(self) -> Variance:
         """Variance between processes: the assumed and the measured variance, weighted by degrees of freedom.
 
-        If the measured variance exceeds the assumed variance, it is used alone, with fewer degrees of freedom. With all
-        degrees of freedom, 2% of the comparisons of equal programs whose processes vary by 2.5% reported a difference.
+        If the measured variance exceeds the assumed variance, the measured variance is used alone, with fewer degrees
+        of freedom. With all degrees of freedom, 2% of the comparisons of equal programs whose processes vary by 2.5%
+        reported a difference.
         """
         joined = PROCESS_FREEDOM * self.assumed**2 + self.squares
         if self.squares > self.measured * self.assumed**2:

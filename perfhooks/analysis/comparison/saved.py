@@ -1,4 +1,4 @@
-"""The file of costs. Each text is stored once, and rows refer to texts by index."""
+"""The file of costs, which stores each text once. Rows refer to texts by index."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _CostsFile(StoredCosts, kw_only=True):
 
 
 def encode(costs: Costs, *, most: int = MOST_ROWS) -> bytes:
-    """Encode at most ``most`` rows for the host and ``most`` rows for devices. Further rows are merged."""
+    """Encode the ``most`` largest rows of the host and of devices. Smaller rows are merged."""
     texts: dict[str, int] = {}
 
     def number(text: str) -> int:

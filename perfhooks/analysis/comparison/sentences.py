@@ -42,7 +42,7 @@ _MAIN_CAUSE: Final = 0.6
 
 
 def verdict(result: Verdict | None, samples: tuple[int, int] | None = None) -> str:
-    """Return the verdict as one sentence. With ``samples`` per step, times are per sample."""
+    """Return the verdict as one sentence. With ``samples`` (per step), times are per sample."""
     if result is None:
         return "Undecided: too few unprofiled steps on both sides."
     if samples:

@@ -185,8 +185,8 @@ def of_pairs(
 ) -> Verdict:
     """Compare two trainings that ran interleaved in pairs of processes.
 
-    The test is repeated after each pair. ``share`` maps the number of pairs to the fraction of the 1% error budget that
-    the test may use.
+    The verdict is computed after each pair. ``share`` maps the number of pairs to the fraction of the 1% error budget
+    that this verdict may use.
     """
     pairs = len(mean)
     differences = (StepDifference.of_pairs(question, tolerance, share) for question in (typical, mean))

@@ -30,8 +30,8 @@ def only_copies(window: Evidence) -> Iterator[Finding]:
     """Report a trace with copies, but without kernels and launches of kernels.
 
     The gain is the copy time minus the time at the bus bandwidth of the device's datasheet. For copies within the
-    device, half of the memory bandwidth is the limit, because a copy both reads and writes. The bandwidth between
-    devices is unknown.
+    device, half of the memory bandwidth is the limit, because a copy both reads and writes. For copies between devices,
+    the gain is unknown.
     """
     trace = window.trace
     is_alone = not len(trace.rows(Kind.KERNEL)) and not len(device.launch_calls(trace))

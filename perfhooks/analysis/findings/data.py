@@ -60,7 +60,7 @@ def waiting_for_data(window: Evidence) -> Iterator[Finding]:
     """Report waits for the next batch while no device works, if they take at least 5% of the step (`HEAVY`).
 
     The wait of unprofiled steps is used if the run's timeline has it, because recording stacks can double the time of a
-    batch. Otherwise the wait is ``data_ms`` of the table of steps.
+    batch. Without a timeline, the wait is ``data_ms`` of the table of steps.
 
     The gain of more workers was measured on the host, with free CPUs and batches that take longer to make than to
     transfer (`TRANSFER_MS`). On a busy host with two cores, two workers reduced the time of a batch from 118 to 83 ms.

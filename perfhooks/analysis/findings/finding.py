@@ -46,8 +46,8 @@ WAITING: Final = "waiting-for-data"
 class Finding:
     """One problem of a run, ready for JSON.
 
-    The gain is an estimate (``about 12 ms, 9%``) if the gain of the fix was measured under these conditions. Otherwise
-    the gain is an upper bound (``at most 12 ms, 9%``) or None.
+    The gain is an estimate (``about 12 ms, 9%``) if the gain of the fix was measured under these conditions, else an
+    upper bound (``at most 12 ms, 9%``) or None.
     """
 
     rule: str
@@ -140,7 +140,7 @@ def unprofiled_ratio(profiled_ms: float, overhead_share: float, profiled_step_ms
 def rest_ratio(rest_ms: float | None, step_ms: float, data_ms: float | None) -> float:
     """Return the unprofiled step time divided by the profiled one, both minus waits for data; infinite if unknown.
 
-    This ratio limits the gains of findings that do not shorten waits for data.
+    The ratio limits the gains of findings that do not shorten waits for data.
     """
     return math.inf if not rest_ms or data_ms is None else max(step_ms - data_ms, 0.0) / rest_ms
 

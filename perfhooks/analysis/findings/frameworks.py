@@ -36,7 +36,7 @@ def _code(version: str, framework: str, **values: object) -> str:
 
 
 def loader(settings: Mapping[str, object], framework: str = TORCH) -> str:
-    """Return the code that constructs a DataLoader. The settings have torch's names."""
+    """Return the code that constructs a DataLoader from settings with torch's names."""
     arguments = (f"{setting(name, framework)}={'...' if value is ... else value}" for name, value in settings.items())
     return _code("loader", framework, settings=", ".join(arguments))
 

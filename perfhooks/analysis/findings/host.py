@@ -130,7 +130,7 @@ def host_bound(window: Evidence) -> Iterator[Finding]:
     Idle time (`perfhooks.trace.tables.device_time`) counts if the launching thread ran operators, code between
     operators or the launch, or if nothing was recorded on this thread. Gaps longer than 5 ms do not count. Measured
     profiler overhead is subtracted. Without graph replays, a step must have at least `MANY_LAUNCHES`. There is no
-    finding while a graph is captured.
+    finding while a CUDA graph is captured.
     """
     trace = window.trace
     if not window.is_device_traced or captures.by_thread(trace):
@@ -261,9 +261,9 @@ def _idle_after_waits(window: Evidence, begin: Ints, end: Ints) -> Ints:
 def allocator_churn(window: Evidence) -> Iterator[Finding]:
     """Report ``cudaMalloc`` and ``cudaFree`` if a step calls them at least once, for at least 1% of its time.
 
-    The threshold is `evidence.NOTABLE`. A trace without step marks may contain the start of a program. In such a trace,
-    calls count from the first release of memory after 10% of all launches (`perfhooks.trace.nesting.starts.is_first`).
-    There is no finding if one-time work takes most of the recording.
+    The threshold is `evidence.NOTABLE`. In a trace without step marks, which may contain the start of a program, calls
+    count from the first release of memory after 10% of all launches (`perfhooks.trace.nesting.starts.is_first`). There
+    is no finding if one-time work takes most of the recording.
     """
     rows = window.matching(runtime_calls.ALLOCATOR, Kind.RUNTIME)
     if not window.are_numbered:

@@ -38,8 +38,8 @@ def slow_convolution(window: Evidence) -> Iterator[Finding]:
     """Report convolutions by unfolding (``_slow_conv2d``, ...), if they take at least 5% of the step (`HEAVY`).
 
     There is no finding if oneDNN (on a device: cuDNN) is enabled, because torch then uses unfolding only if it is
-    faster. If it is unknown whether the library is enabled, one convolution by the library shows it. In float64, a CPU
-    has no other implementation; see `float64_products`.
+    faster. If this setting is unknown, the library counts as enabled if it runs a convolution. In float64, a CPU has no
+    other implementation; see `float64_products`.
 
     The gain was measured on a CPU, see `UNFOLDED`, and is an upper bound on a device.
     """

@@ -47,7 +47,7 @@ def busy_machine(window: Evidence) -> Iterator[Finding]:
 def held_clocks(window: Evidence) -> Iterator[Finding]:
     """Report sampled hardware counters of the device, because CUPTI fixes the device clocks during sampling.
 
-    The data are the check ``clocks-locked`` of `perfhooks.trace.tables.checks`.
+    The check ``clocks-locked`` of `perfhooks.trace.tables.checks` finds these counters.
     """
     sampled = window.tables.checks.filter(name=labels.CLOCKS_CHECK)
     if not sampled.height:
@@ -60,8 +60,8 @@ def held_clocks(window: Evidence) -> Iterator[Finding]:
 def lowered_clock(window: Evidence) -> Iterator[Finding]:
     """Report steps at least 10% longer than the median, if the device clock is lower by the same ratio or more.
 
-    At least half of the extra time must be device work, with no more kernels than in other steps: a waiting device
-    lowers its clock too.
+    At least half of the extra time must be device work, with no more kernels than in other steps, because a waiting
+    device lowers its clock, too.
     """
     clocks = window.tables.counters.filter((pl.col("unit") == "MHz") & (pl.col("mean") > 0), pl.col("covered_ms") > 0)
     samples = clocks.drop_nulls("integral").join(window.steps.drop_nulls("step"), on="step")

@@ -144,9 +144,9 @@ def float64_products(window: Evidence) -> Iterator[Finding]:
 def unaligned_products(window: Evidence) -> Iterator[Finding]:
     """Report GEMMs with unaligned rows on tensor cores, if they take at least 5% of the step (`HEAVY`).
 
-    Rows are unaligned if they do not begin at multiples of 16 bytes. Source: NVIDIA's "Matrix Multiplication Background
-    User's Guide". GEMMs of unfused attention do not count, because a fused kernel needs no padding. GEMMs that are
-    bound by memory do not count, because padding increases the bytes that they read.
+    Rows are unaligned if they do not begin at multiples of 16 bytes (NVIDIA, "Matrix Multiplication Background User's
+    Guide"). GEMMs of unfused attention do not count, because a fused kernel needs no padding. GEMMs that are bound by
+    memory do not count, because padding increases the bytes that they read.
 
     Names of CUTLASS kernels contain the number of elements per load (``align1``). The sizes are those of the launching
     operators.

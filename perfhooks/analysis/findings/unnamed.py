@@ -22,8 +22,8 @@ def unnamed_time(window: Evidence) -> Iterator[Finding]:
 
     The threshold is 1 - `intervals.MOST`. The time is ``other_ms`` of the table of steps, minus operators and device
     work. There is no finding if a profiled step takes at least 1.5 times as long as an unprofiled one, because the time
-    may be profiler overhead. If the training waited for CPUs, the step with the smallest share of such code counts,
-    because waits for a CPU hit single steps.
+    may be profiler overhead. If the training waited for CPUs, the step with the smallest share of code outside of torch
+    counts, because waits for a CPU hit single steps.
     """
     is_recorder = window.step_ms >= LARGE * window.unprofiled_ms and not window.capture.explains
     if _unnamed_share(window) <= 1 - MOST or not window.mean("backward_ms") or is_recorder:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class WindowSteps:
     """Complete steps after the first steps of the program, without rare validations, rare checkpoints and outliers.
 
-    Without step marks, the whole recording counts as one step.
+    If the trace has no step marks, the whole recording counts as one step.
     """
 
     def __init__(self, capture: Capture, trace: Trace) -> None:

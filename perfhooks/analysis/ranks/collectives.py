@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _HOST_BACKENDS: Final = ("gloo", "mpi", "ucc")
 """Backends that communicate on the CPU. Host ranges of other backends only launch device work."""
 _SYNCHRONIZING: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
-"""Operations that end on all ranks at the same time."""
+"""Collective operations that end on all ranks at the same time."""
 _EQUAL_SIZE: Final = ("all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather")
 BETWEEN_TWO: Final = ("send", "recv", "send_recv")
 
@@ -28,7 +28,7 @@ class Matched:
     clocks: Clocks
     unmatched: int
     unsure: frozenset[int]
-    """Numbers of steps with unmatched rows, whose waits are therefore unknown."""
+    """Steps with unmatched rows. The waits in these steps are unknown."""
     on_host: pl.DataFrame
     """Communication on the CPU: ``rank step start_ms duration_ms``."""
 

@@ -40,7 +40,7 @@ class SummaryCache:
 
     @classmethod
     def read(cls, run: Path) -> SummaryCache:
-        """Read the cache. Return an empty cache if the file is not readable, or from another version of perfhooks."""
+        """Read the cache. An unreadable cache, or one from another version of perfhooks, counts as empty."""
         try:
             cache = read_json(run / PAGE_CACHE, _CacheFile, "a cache of window summaries")
         except (FileNotFoundError, PerfhooksError):
