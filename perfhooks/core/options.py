@@ -94,7 +94,7 @@ class RecordingOptions(TypedDict, total=False):
     profile_memory: Annotated[bool, Default(False), Doc("Whether to record memory allocations.")]
     with_stack: Annotated[bool, Default(False), Doc("Whether to record Python stacks.")]
     with_flops: Annotated[
-        bool, Default(False), Doc("Whether to estimate floating point operations. It also records shapes.")
+        bool, Default(False), Doc("Whether to estimate floating point operations. Shapes are recorded too.")
     ]
     with_modules: Annotated[
         bool, Default(False), Doc("Whether to record the module hierarchy of TorchScript. Deprecated by torch.")
@@ -140,20 +140,23 @@ class Options(RecordingOptions, total=False):
     ]
     stage: Annotated[str, Default("train", _NAME), Doc("Name of the loop in file names and tables.")]
     background: Annotated[
-        bool, Default(True), Doc("Whether a worker process makes the files. Otherwise the training waits for them.")
+        bool, Default(True), Doc("Whether a worker process makes the files. If not, the training waits for the files.")
     ]
     exit_timeout: Annotated[
         float,
         Default(2.0, _FROM_0),
-        Doc("Maximum wait for files at the end of the process, in seconds. The worker finishes them later."),
+        Doc(
+            "Maximum wait for files at the end of the process, in seconds. The worker process finishes the remaining files."
+        ),
     ]
     max_trace_mb: Annotated[
         float | None,
         Default(20.0, _ABOVE_0_OR_NONE),
         Doc(
             "Maximum trace size of a window, as uncompressed JSON, in MB. A window ends before the step that would "
-            "exceed it, or inside its first step. The training waits at most 0.1 s per MB for a trace. None sets no "
-            "limit. Folders are still named by the planned steps, because windows of ranks may end at different steps."
+            "exceed this size, or inside its first step. The training waits at most 0.1 s per MB for a trace. None "
+            "sets no limit. Folders are still named by the planned steps, because windows of ranks may end at "
+            "different steps."
         ),
     ]
     keep_windows: Annotated[
@@ -181,8 +184,9 @@ class Options(RecordingOptions, total=False):
         bool,
         Default(True),
         Doc(
-            "Whether to sample the workers of a loader in windows. A process of perfhooks reads their memory; the "
-            "workers run no code of perfhooks and get no signal. It works on Linux only, and only if files are written."
+            "Whether to sample the workers of a loader in windows. A process of perfhooks reads the memory of "
+            "the workers; the workers run no code of perfhooks and get no signal. Sampling works on Linux only, and "
+            "only if files are written."
         ),
     ]
     explain: Annotated[
@@ -191,24 +195,25 @@ class Options(RecordingOptions, total=False):
         Doc(
             "Whether to record one more step with stacks and shapes after the first window, so that the report shows "
             "source lines and modules. This step is recorded only if you set no schedule, no handlers and no option of "
-            "torch's recorder (``activities`` to ``post_processing_timeout_s``). It costs the training at most 1.2 "
-            "seconds, and is skipped if it would cost more."
+            "torch's recorder (``activities`` to ``post_processing_timeout_s``). The step costs the training at most "
+            "1.2 seconds, and is skipped if it would cost more."
         ),
     ]
     watch: Annotated[
         bool,
         Default(True),
         Doc(
-            "Whether to start the watcher, a thread that sleeps most of the time. It explains slow steps, reads "
-            "requests for windows and writes the times of all steps (``timeline.csv``). It needs a run folder."
+            "Whether to start the watcher, a thread that sleeps most of the time. The watcher explains slow steps, "
+            "reads requests for windows and writes the times of all steps (``timeline.csv``). It needs a run folder."
         ),
     ]
     trigger: Annotated[
         str | None,
         Default(None, _TRIGGER),
         Doc(
-            'Trigger of additional windows: ``"slow"`` for slow steps. If slow steps are periodic, the window contains '
-            "the next one, else it follows the slow step. At most 10 windows in addition to the schedule."
+            'Trigger of additional windows: ``"slow"`` for slow steps. If slow steps are periodic, the window '
+            "contains the next slow step; if not, the window follows the slow step. At most 10 windows in addition to"
+            " the schedule."
         ),
     ]
     keep: Annotated[
@@ -222,24 +227,34 @@ class Options(RecordingOptions, total=False):
     poll: Annotated[
         float,
         Default(1.0, _ABOVE_0),
-        Doc("Interval of checks of the run folder for requests, in seconds. Increase it if many ranks share a disk."),
+        Doc(
+            "Interval of checks of the run folder for requests, in seconds. Increase the interval if many ranks share"
+            " a disk."
+        ),
     ]
     signal: Annotated[
         str | None,
         Default(None, _SIGNAL),
-        Doc('Signal that requests a window from this process, for example ``"USR2"``. Its handler only sets a flag.'),
+        Doc(
+            'Signal that requests a window from this process, for example ``"USR2"``. The signal handler only sets a '
+            "flag."
+        ),
     ]
     on_error: Annotated[
         OnError,
         Default("warn", _ON_ERROR),
         Doc(
-            'Action on errors in perfhooks: ``"warn"`` logs them and the training continues; ``"raise"`` is for tests.'
+            'Action on errors in perfhooks: ``"warn"`` logs errors and the training continues; ``"raise"`` is for '
+            "tests."
         ),
     ]
     keep_results: Annotated[
         bool,
         Default(True),
-        Doc("Whether ``key_averages()`` and similar methods work after a window. This uses memory until the next one."),
+        Doc(
+            "Whether ``key_averages()`` and similar methods work after a window. The results use memory until the "
+            "next window."
+        ),
     ]
 
 
