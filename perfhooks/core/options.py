@@ -145,9 +145,7 @@ class Options(RecordingOptions, total=False):
     exit_timeout: Annotated[
         float,
         Default(2.0, _FROM_0),
-        Doc(
-            "Maximum wait for files at the end of the process, in seconds. The worker process finishes the remaining files."
-        ),
+        Doc("Maximum wait for files at the end of the process, in seconds. The worker finishes the remaining files."),
     ]
     max_trace_mb: Annotated[
         float | None,
