@@ -164,7 +164,7 @@ def load_calls(tables: Tables, unrecorded_ms: float | None = None, timed: Tables
     """Return the operator calls of a window.
 
     With ``unrecorded_ms`` (unprofiled step time), the recorder's overhead is subtracted from host times, evenly over
-    all slices. ``timed`` is another window, whose time of each operator is divided among the calls in ``tables``.
+    all slices. With ``timed``, another window, the time of each operator comes from this window.
     """
     trace = tables.trace
     if not len(trace.sparse("types")[0]):

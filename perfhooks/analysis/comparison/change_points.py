@@ -37,7 +37,7 @@ def change_points(values: Sequence[float]) -> list[int]:
 
 
 def fit(values: Sequence[float], price: float) -> list[int]:
-    """Return the first index of each piece except the first piece.
+    """Fit a piecewise constant function. Return the first index of each piece except the first piece.
 
     The pieces minimize the sum of absolute deviations from the medians of the pieces, plus ``price`` per piece.
     """

@@ -24,7 +24,7 @@ PROCESS_FREEDOM: Final = 4
 """Degrees of freedom of `PROCESS_SD`, which weighs as much as five measured pairs of runs."""
 EDGE_CONFIDENCE: Final = 0.9
 _MOST_STEPS: Final = 1000
-"""Maximum factor for the number of steps in an advice to run more steps."""
+"""Messages suggest at most this multiple of the number of steps."""
 _POWER: Final = 0.84
 _TAIL: Final = (1 - CONFIDENCE) / 4
 """Tail probability of each of four tests: slower and faster, for the mean and for the median step."""

@@ -48,8 +48,8 @@ def innermost_common(path: str, paths: Container[str]) -> str:
 def modules(a: Iterable[CostKey], b: Iterable[CostKey]) -> dict[str, str]:
     """Map each module of B to the path of the same module in A.
 
-    Children of matched modules are aligned in order if they have the same class and content: operators, shapes and
-    inner modules. The children between two aligned children are matched in order. Any remaining children match if their
+    Child modules of matched modules are aligned in order if they have the same class and content: operators, shapes and
+    inner modules. Child modules between two aligned ones are matched in order. Further child modules match if their
     content is identical. A new module keeps its path, with the suffix `NEW` if A has another module at this path.
     """
     trees = _Tree(a), _Tree(b)

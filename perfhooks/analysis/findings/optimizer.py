@@ -85,8 +85,8 @@ def zeroed_gradients(window: Evidence) -> Iterator[Finding]:
     addition in ``AccumulateGrad`` per filled gradient.
 
     Measured on a CPU with one thread: setting gradients to None saved 27% of ``examples/bad/zeroed_gradients.py`` and
-    34 to 46% with a large embedding. With two layers of size 2,048, this cost 11 to 52%, because new memory for large
-    gradients causes page faults, so the gain is an upper bound.
+    34 to 46% with a large embedding. With two layers of size 2,048, steps became 11 to 52% longer, because new memory
+    for large gradients causes page faults. The gain is therefore an upper bound.
     """
     zero_grad = window.with_prefix(ranges.ZERO_GRAD, Kind.ANNOTATION)
     fill_ops = _within(window, window.matching(operators.ZERO, Kind.OP), intervals.of_slices(window.trace, zero_grad))

@@ -118,8 +118,8 @@ def _find_common(a: Ints, b: Ints) -> Ints:
 
 class Frontier(NamedTuple):
     exposed: Ints
-    """Time in ns from the frontier of the previous stage to the frontier of this stage. The times of all stages sum to
-    the slowest step.
+    """Time in ns from the frontier of the previous stage to the frontier of this stage. All stages sum to the step of
+    the slowest rank.
     """
     leader: Ints
 

@@ -72,7 +72,7 @@ def merge(
     """Merge the traces of all ranks of a window into one Chrome trace, block by block, in constant memory.
 
     Ids that link events are made unique per rank. Overlapping work of a stream gets separate lanes. Times are converted
-    to the clock of the first rank. Ids in arguments are not changed.
+    to the clock of the first rank. Ids in the arguments of events are not changed.
 
     Use ``follow_links`` only for folders that this process wrote: a link in a received folder may point to any file.
     """
