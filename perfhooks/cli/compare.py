@@ -71,7 +71,7 @@ _RUN_AT: Final = _turns_option(_AT, help="The same as --run, with the code of a 
 _STEPS: Final = _turns_option("--steps", help="End each command after this number of steps.")
 _SECONDS: Final = _turns_option("--seconds", help="End each command after this many seconds of steps.")
 _IN_TURNS: Final = _turns_option(
-    "--in-turns", help="Run one command after the other. Use it if memory or devices are too small for both."
+    "--in-turns", help="Run one command after the other. Use this option if memory or devices are too small for both."
 )
 
 

@@ -25,8 +25,8 @@ _SCHEDULE: Final = (
 )
 _HANDLER: Final = "Name of a handler for each window; repeat it for several. All handlers by default."
 _PATIENCE: Final = (
-    "Maximum wait for steps, in seconds. It begins with the first model call or backward pass. If no batch is fetched "
-    "and no optimizer steps in this time, the report is written at once instead of at the end. Default: 60."
+    "Maximum wait for steps, in seconds, from the first model call or backward pass on. If no batch is fetched and no "
+    "optimizer steps in this time, the report is written at once, not at the end of the program. Default: 60."
 )
 _USUAL: Final = {"with_stack", "record_shapes", "profile_memory", "with_flops", "out", "run", "ranks", "max_trace_mb"}
 """Options that ``--help`` shows; ``--help-all`` shows all."""

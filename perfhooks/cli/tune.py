@@ -26,7 +26,7 @@ def command(
     cwd_copy: Annotated[
         bool, typer.Option("--cwd-copy", help="Run each trial in a copy of the working directory.")
     ] = False,
-    write: Annotated[bool, typer.Option("--write", help="Apply the patch. It needs a clean git tree.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Apply the patch, which needs a clean git tree.")] = False,
     out: Annotated[
         str | None, typer.Option("--out", help="Folder of the run. Default: perf.", show_default=False)
     ] = None,

@@ -27,7 +27,7 @@ class CountedThread:
         """Return the run-queue wait in nanoseconds; None outside Linux.
 
         Source: ``schedstat``, see https://docs.kernel.org/scheduler/sched-stats.html. The file stays open, because
-        opening it releases the GIL for up to 5 ms.
+        opening a file releases the GIL for up to 5 ms.
         """
         with contextlib.suppress(OSError, ValueError, IndexError):
             if self._schedstat is None:

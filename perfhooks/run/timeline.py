@@ -77,7 +77,7 @@ class Ended(NamedTuple):
     begins: np.ndarray
     ends: np.ndarray
     waits: np.ndarray
-    """Waits for data in ns; -1 if unknown, as in the next fields."""
+    """Waits for data in ns; -1 if unknown, also in the following fields."""
     backwards: np.ndarray
     updates: np.ndarray
 
@@ -329,7 +329,7 @@ class Rows(NamedTuple):
     phases: np.ndarray
     walls: np.ndarray
     waits: np.ndarray
-    """Waits for data in ns; -1 if unknown, as in the next fields."""
+    """Waits for data in ns; -1 if unknown, also in the following fields."""
     backwards: np.ndarray
     updates: np.ndarray
 

@@ -45,7 +45,7 @@ each fetch as a step.
 
 NEVER: Final = sys.maxsize
 _SETTLED_ROUNDS: Final = 3
-"""Number of rounds, in which each optimizer steps, before the step detector is final."""
+"""Number of rounds (updates of all optimizers) after which the step detector is final."""
 _SURE_STEPS: Final = 2
 """Number of steps with a fetch after which updates without a fetch no longer change the detector. Before, they change
 the detector, because some programs read their loader into a list and train on the list.

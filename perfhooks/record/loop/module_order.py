@@ -24,8 +24,8 @@ class ModuleOrder:
     """The modules that were called in a window, in the order of their first calls.
 
     The recorder numbers the modules of each class in this order (``PythonIDVisitor`` in torch's ``collection.cpp``).
-    Calls on other threads or in compiled code are not stored. If a class has more numbers than names, readers ignore
-    the names of the class.
+    Calls on other threads or in compiled code are not stored. If a trace has more modules of a class than stored names,
+    readers ignore the names of the class.
     """
 
     def __init__(self) -> None:

@@ -163,7 +163,7 @@ def drain(window: Any) -> None:
 def check_observer(observer: Any) -> None:
     """Raise an UnavailableError if cuspy's observer cannot record the device.
 
-    The check comes first, because Kineto can be prepared only once.
+    Kineto, which can be prepared only once, is prepared after this check.
     """
     if not getattr(observer, "available", True):
         raise UnavailableError("cuspy's observer is not available")

@@ -38,7 +38,7 @@ class Tasks:
         self._log: Path | None = None
         self._is_late = False
         self._former: list[Worker] = []
-        """Workers from before a pause, which end after their tasks."""
+        """Workers from before a pause of the profiler, which end after their tasks."""
         self._deaths = 0
         self._next_poll = 0.0
 

@@ -34,8 +34,8 @@ def on_trace_ready(
         stage: Name of the loop in file names and tables.
 
     Returns:
-        A function for ``on_trace_ready``. The function saves the trace, so the profile's own ``export_chrome_trace``
-        then raises an error; ``perfhooks.Profiler`` has no such limit.
+        A function for ``on_trace_ready``. After the function has saved the trace, the profile's own
+        ``export_chrome_trace`` raises an error; ``perfhooks.Profiler`` can still export the trace.
 
     Raises:
         OptionError: A handler is invalid, or ``out`` cannot be written.

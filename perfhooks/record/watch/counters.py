@@ -57,7 +57,7 @@ class Queueing:
         self._before: int | None = None
 
     def share(self, thread: CountedThread) -> float | None:
-        """Return None at the first reading. A new thread starts a new count."""
+        """Return the fraction; None at the first reading. A new thread starts a new count."""
         now, waited = time.monotonic_ns(), thread.waited_ns()
         if thread.native != self._native:
             self._native, self._began, self._before = thread.native, now, waited

@@ -40,7 +40,7 @@ class SamplingBudget:
         self._cost = 0.0
 
     def rest(self, *, is_usual: bool) -> float:
-        """Return the pause in seconds. Only checks of usual steps count as cost."""
+        """Return the pause before the next check in seconds. Only checks of usual steps count as cost."""
         now = self._spent()
         if is_usual:
             self._cost += (now - self._before - self._cost) / 8

@@ -102,7 +102,7 @@ class CategoryTable:
     """The time of each kind of work, for example GEMMs, attention and copies: ``rank0.categories.csv``."""
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
-        """Return one file, most time first."""
+        """Return one file, sorted by time, longest first."""
         yield csv("categories.csv", capture.tables(trace).categories)
 
 

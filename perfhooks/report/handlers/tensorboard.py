@@ -32,7 +32,8 @@ _RUNTIME: Final = re.compile(rb"\w+_(?:runtime|driver)")
 class TensorBoard:
     """The trace for TensorBoard's profiler plugin, which cannot read categories of current torch versions.
 
-    Only the categories change, so that the plugin finds the steps, the wait for data, and the operators of kernels.
+    Only the categories of events change, so that the plugin finds the steps, the wait for data, and the operators of
+    kernels.
     """
 
     folder: str | os.PathLike[str] | None = None

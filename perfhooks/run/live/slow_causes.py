@@ -23,7 +23,7 @@ CAUSES: Final = (
 )
 """Causes in the order of the checks. `slow_causes.toml` has a text for each."""
 CHANCE_CAUSES: Final = (GARBAGE, CONTENTION)
-"""Causes that can slow any step, whatever function runs."""
+"""Causes that can slow any step, independent of the running function."""
 
 
 @functools.cache
