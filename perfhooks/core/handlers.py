@@ -39,8 +39,8 @@ def _code(handler: object) -> object:
 def contained() -> Iterator[None]:
     """Run work at the end of the process that exceptions of the program's signal handlers cannot interrupt.
 
-    The signal handlers still run at once. The program has no code left that could catch their exceptions. SIGINT is
-    unchanged, because Ctrl-C ends the wait for files.
+    The signal handlers still run at once, but their exceptions are dropped: the program has no code left to catch them.
+    SIGINT is unchanged, because Ctrl-C ends the wait for files.
     """
     try:
         _contain_all()

@@ -64,8 +64,8 @@ _NEARLY_NORMAL: Final = 200
 def student(tail: float, freedom: float) -> float:
     """Return the quantile of Student's t with an upper tail below 0.5: 63.66 for 0.005 and 1 degree of freedom.
 
-    With t = sqrt(n) tan a, the density becomes cos(a)^(n - 1), which is summed. For many degrees of freedom the
-    expansion of Cornish and Fisher is used (Abramowitz & Stegun 26.7.5).
+    With t = sqrt(n) tan a, the density becomes cos(a)^(n - 1), which is integrated numerically. For many degrees of
+    freedom the expansion of Cornish and Fisher is used (Abramowitz & Stegun 26.7.5).
     """
     if freedom > _NEARLY_NORMAL:
         z = NormalDist().inv_cdf(1 - tail)
@@ -148,7 +148,7 @@ def level(
         waited: Ratio of run-queue wait in each step; NaN if not measured.
 
     Raises:
-        OptionError: There are fewer steps, or times that are not above 0.
+        OptionError: There are fewer than `LEAST_STEPS` such steps, or times that are not above 0.
     """
     times = np.asarray(steps, np.float64)
     is_outlier = np.zeros(len(times), np.bool_) if is_far is None else np.asarray(is_far, np.bool_)
@@ -340,7 +340,8 @@ def _are_certain(delays: Matrix, chance: float) -> Flags:
     """Return which ranks have a significant mean delay, by Student's t.
 
     The standard error comes from the variation between steps: of the rank, or of all ranks if larger. With one step per
-    rank, all ranks are significant if there are `MANY`, because `least_delay` includes the variation between ranks.
+    rank, all ranks are significant if there are `MANY` or more, because `least_delay` includes the variation between
+    ranks.
     """
     is_measured = np.isfinite(delays)
     steps = is_measured.sum(axis=1)
@@ -366,8 +367,8 @@ def is_near(wall: Values | Ints) -> Flags:
 def most_common(wall: Values) -> Flags:
     """Return the mask of the most common kind of steps.
 
-    The gap between two kinds exceeds the spread of the kind with more steps, as ratios. The spread is from the 5th to
-    the 95th percentile.
+    Two kinds of steps are separate if the gap between their times exceeds the spread of the kind with more steps, both
+    as ratios. The spread of a kind is from its 5th to its 95th percentile.
     """
     groups = [np.argsort(wall, kind="stable")]
     for _ in range(3):

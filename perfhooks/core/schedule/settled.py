@@ -32,7 +32,7 @@ _EVEN: Final = 0.1
 by as much.
 """
 _WARMUP_S: Final = 10.0
-"""Maximum time of warm-up in s. The start of the recorder takes at most one second."""
+"""Maximum time of the warm-up steps in s. The recorder starts within one second, so longer steps need no warm-up."""
 _ROUND: Final = (3, 10, 30, 100)
 """Possible lengths of windows with several ranks, in steps. Ranks measure slightly different times, and must choose
 the same length.

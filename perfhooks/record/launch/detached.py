@@ -46,8 +46,8 @@ memory.
 def is_possible() -> bool:
     """Return whether a separate process can wait for the end of the command.
 
-    Linux makes orphans children of a subreaper or of a container's first process. If the command is such a parent and
-    waits for all children, the command and the detached process would wait for each other.
+    A subreaper, or the first process of a container, becomes the parent of orphans on Linux. If the command is such a
+    parent and waits for all children, the command and the detached process would wait for each other.
     """
     if not hasattr(os, "fork"):
         return False

@@ -1,4 +1,4 @@
-"""Integrations of frameworks under ``perfhooks run``. An integration replaces the step detection."""
+"""Integrations of frameworks under ``perfhooks run``. An integration replaces the step detection of `perfhooks run`."""
 
 from __future__ import annotations
 

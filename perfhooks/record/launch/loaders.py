@@ -33,8 +33,8 @@ class _Pass:
 def listen(module: Any, signal: StepSignal) -> Callable[[], None]:
     """Wrap the iterators of all DataLoaders. Return a function that restores torch.
 
-    Subclasses would fail, because code may use ``super(self.__class__, self)``. Workers are forked after the wrapped
-    constructor, so their stacks contain no function of perfhooks.
+    With subclasses of the iterators, ``super(self.__class__, self)`` in other code would fail. Workers are forked after
+    the wrapped constructor, so their stacks contain no function of perfhooks.
     """
     iterator, parallel = module._BaseDataLoaderIter, module._MultiProcessingDataLoaderIter  # noqa: SLF001 -- no public name is as deep
     wrapped = [

@@ -1,8 +1,8 @@
 """Imports of our own code under ``perfhooks run``, independent of the program's changes to ``sys.path``.
 
-A program may have its own ``psutil``, as ray has. Modules of perfhooks therefore use a private ``__import__``.
-Dependencies of perfhooks do not stay in ``sys.modules``. Some extension modules must not be loaded twice, so the
-program gets the module of perfhooks if it imports the same file.
+A program may have its own ``psutil``, as ray has, so modules of perfhooks use a private ``__import__``. Dependencies of
+perfhooks do not stay in ``sys.modules``. Some extension modules must not be loaded twice, so the program gets the
+module of perfhooks if it imports the same file.
 """
 
 from __future__ import annotations

@@ -330,7 +330,7 @@ class PeriodDetector(ActiveDetector):
         self.continues = continues
 
     def at_fetch(self) -> Answer:
-        """Switch to `ByLoader` in the first rounds of updates. Later fetches may belong to a validation."""
+        """Switch to `ByLoader` in the first rounds of updates; later fetches may belong to a validation."""
         if self._events.rounds.count <= _SETTLED_ROUNDS and not self.continues:
             return ByLoader(self._events)
         self.due = NEVER

@@ -5,7 +5,7 @@
          ◄──────► one block: some untimed steps (░), then the requested number of timed steps
 
 The first steps of a block take longer, because the other program's data is in the caches. Each block runs on the CPU of
-the other program's last block, because blocks on different CPUs differ more.
+the other program's last block, because step times differ between CPUs.
 
 All ranks receive the same number of steps, so no rank waits in a collective. Child processes are stopped between two
 blocks: loader workers would prefetch batches. If the socket closes, the supervisor has died, and the program ends

@@ -130,7 +130,7 @@ class Handover:
         return bool(self.places) or self._is_page_old
 
     def move(self, run: Run | None) -> None:
-        """Move an empty run to another folder. With None, no files are written."""
+        """Move an empty run to another folder; write no files for None."""
         self._run = run
         self.tasks.move(self._worker_log(run))
 

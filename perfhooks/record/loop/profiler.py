@@ -60,8 +60,9 @@ class Profiler(TorchInterface):
             or a callable ``step -> ProfilerAction``.
         on_trace_ready: Handlers for each window, one or a list: names, mappings, handler objects or plain callables.
             A callable gets the torch profiler when the window ends.
-        enabled: False records nothing. This and the next three are arguments of ``torch.autograd.profiler.profile``.
-        use_cpu: Whether to record the host. Together with ``use_device`` it replaces ``activities``.
+        enabled: False records nothing. ``enabled`` and the next three options are from
+            ``torch.autograd.profiler.profile``.
+        use_cpu: Whether to record the host. ``use_cpu`` and ``use_device`` replace ``activities``.
         use_device: Kind of device to record, for example ``"cuda"``.
         use_kineto: Ignored, because Kineto is torch's only recorder.
         **options: See :class:`Options`.
@@ -231,7 +232,10 @@ class Profiler(TorchInterface):
         self.start(step)
 
     def data_arrived(self) -> None:
-        """Report that the current step has its batch, for the data wait in the timeline. ``steps()`` calls this."""
+        """Report that the current step has its batch, for the data wait in the timeline.
+
+        ``steps()`` calls this method.
+        """
         self.pulse.arrive(clock())
 
     @property

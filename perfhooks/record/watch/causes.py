@@ -117,7 +117,7 @@ class Explainer:
     def _in_evaluating_function(self, samples: Sequence[Sample], sure: list[Sample]) -> list[Sample]:
         """Return the samples in the outermost function that contains all ``sure`` samples and few other samples.
 
-        Other samples in this function show the loading or scoring of an evaluation.
+        Samples of the function without module calls show the loading or scoring of an evaluation.
         """
         stacks = [self.usual.own(sample.stack) for sample in sure]
         shared = stacks[0][: min(common(stacks[0], stack) for stack in stacks)] if stacks else ()

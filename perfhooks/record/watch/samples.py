@@ -1,7 +1,7 @@
 """Samples of the training thread: its stack, and its state since the previous sample.
 
-The sampler needs the GIL, which the training releases mostly inside C code. Plain sampling would therefore overstate C
-code. The delay of a sample shows whether the training held the GIL::
+The sampler needs the GIL, which the training releases mostly inside C code, so plain sampling would overstate C code.
+The delay of a sample shows whether the training held the GIL::
 
     the training   ── C ──┤ Python ├── C ──────┤ Python, for more than 5 ms ├── C ──
     samples            ▲     △······▲    ▲          △·····▲

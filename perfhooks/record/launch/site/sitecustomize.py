@@ -52,7 +52,7 @@ class ImportWatcher:
         return next(filter(None, (find(name, path, target) for find in finders)), None)
 
     def watched_spec(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
-        """Return an import spec that reports the import of a module. None if the import is not observed."""
+        """Return an import spec that reports the import of a module; None if perfhooks ignores the module."""
         if name in EXPECTED and not attempt(notify, f"{name} is coming", None):
             return None
         spec = self.find_theirs(name, path, target)

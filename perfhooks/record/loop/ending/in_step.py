@@ -39,7 +39,10 @@ _LIBRARIES: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdli
 
 
 class _PendingCall:
-    """Argument of ``Py_AddPendingCall``, for which Python calls ``__bool__``. Exceptions reach the program."""
+    """Argument of ``Py_AddPendingCall``, for which Python calls ``__bool__``.
+
+    Exceptions of ``__bool__`` reach the program.
+    """
 
     def __init__(self, act: Callable[[], object]) -> None:
         self._run = functools.partial(_run, act)

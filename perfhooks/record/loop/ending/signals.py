@@ -1,4 +1,4 @@
-"""Signals are deferred while perfhooks works. SIGTERM and SIGHUP wait only until a window is saved.
+"""Signals are deferred while perfhooks works. SIGTERM and SIGHUP are deferred only until a window is saved.
 
 Without deferral, perfhooks could catch exceptions of the program's signal handlers. A Python handler runs too late if
 the main thread is in a long call, for example in a collective.

@@ -90,7 +90,7 @@ class LoaderWorkers:
         self._orders = ours
 
     def watch(self, iterator: Any) -> None:
-        """Sample the workers of an iterator. Iterators of other libraries may also have the attribute ``_workers``."""
+        """Sample the workers of an iterator with the attribute ``_workers``, also of another library than torch."""
         processes = getattr(iterator, "_workers", None)
         if not self.is_wanted or not processes or id(iterator) in self._sampled:
             return
