@@ -34,6 +34,7 @@ pytestmark = [
 ]
 
 RUN = [sys.executable, "-m", "perfhooks", "run"]
+CLEAN = {name: value for name, value in os.environ.items() if name != VARIABLE}
 TIMEOUT = 200
 GIVES = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.execv(sys.argv[2], sys.argv[2:])"
 """Has a command hold a file as its third as well, as ``exec 3>lock`` of a shell does."""
@@ -82,16 +83,8 @@ UPDATES = {
 
 
 def run(folder, *words, environment=(), **options):
-    clean = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    return subprocess.run(
-        [*RUN, *map(os.fspath, words)],
-        cwd=folder,
-        env=clean | dict(environment),
-        timeout=TIMEOUT,
-        capture_output=True,
-        check=False,
-        **options,
-    )
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": CLEAN | dict(environment), **options}
+    return subprocess.run([*RUN, *map(os.fspath, words)], cwd=folder, timeout=TIMEOUT, check=False, **options)
 
 
 def script(folder, text):
@@ -131,6 +124,7 @@ def test_command_that_waits_for_all_children_ends(tmp_path):
     waits = "import os\ntry:\n    while True: os.wait()\nexcept ChildProcessError: print('alone')"
     done = run(tmp_path, sys.executable, "-c", waits, preexec_fn=be_a_subreaper)
     assert (done.returncode, done.stdout) == (0, b"alone\n")
+    assert done.stderr.startswith(b"perfhooks: nothing was recorded: no Python of this command imported torch")
 
 
 def test_first_process_of_a_container_ends(monkeypatch):
@@ -345,27 +339,13 @@ def test_the_summary_is_complete_before_the_command_returns(command_of, tmp_path
     assert len(re.findall(r"^perfhooks: ", err, re.MULTILINE)) == 1
 
 
-def test_command_without_torch_is_reported_before_its_end(tmp_path):
-    done = run(tmp_path, sys.executable, "-c", "print(1)", preexec_fn=be_a_subreaper)
-    assert (done.returncode, done.stdout) == (0, b"1\n")
-    assert done.stderr.startswith(b"perfhooks: nothing was recorded: no Python of this command imported torch")
-
-
 @pytest.mark.parametrize("sigpipe", ["SIG_IGN", "SIG_DFL"])
 def test_a_reader_that_is_gone_changes_no_exit_code(tmp_path, sigpipe):
     code = f"import signal; signal.signal(signal.SIGPIPE, signal.{sigpipe}); print(1)"
     ours, theirs = os.pipe()
     os.close(ours)
-    clean = {name: value for name, value in os.environ.items() if name != VARIABLE}
     with os.fdopen(theirs) as closed:
-        done = subprocess.run(
-            [*RUN, sys.executable, "-c", code],
-            cwd=tmp_path,
-            env=clean,
-            stdout=subprocess.PIPE,
-            stderr=closed,
-            check=False,
-        )
+        done = run(tmp_path, sys.executable, "-c", code, stderr=closed)
     assert (done.returncode, done.stdout) == (0, b"1\n")
 
 

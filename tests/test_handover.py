@@ -50,6 +50,13 @@ def loop(prof, steps):
         prof.step()
 
 
+def trained(schedule, steps, **options):
+    """A profiler of a training that has ended."""
+    with Profiler(schedule=schedule, **options) as prof:
+        loop(prof, steps)
+    return prof
+
+
 def facts(window, run="r", out="runs"):
     return json.loads(Path(out, run, window, "rank0.capture.json").read_text())
 
@@ -67,8 +74,7 @@ FAST = {**HERE, "on_trace_ready": "steps"}
 def test_finished_window_is_one_log_line_with_its_folder(caplog):
     """Where nobody is to open a file for it."""
     caplog.set_level("INFO", "perfhooks")
-    with Profiler(schedule="wait=1 warmup=1 active=2 repeat=1", **HERE) as prof:
-        loop(prof, 6)
+    trained("wait=1 warmup=1 active=2 repeat=1", 6, **HERE)
     (said,) = [each for each in caplog.messages if " -> " in each]
     assert steps_of_mean(2, 3).search(said), said
 
@@ -76,8 +82,7 @@ def test_finished_window_is_one_log_line_with_its_folder(caplog):
 def test_incomplete_trace_of_the_recorder_is_no_trace(monkeypatch, caplog):
     """Kineto says nothing of a disk that is full."""
     monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", lambda _, path: Path(path).write_text('{"a": ['))
-    with Profiler(schedule="wait=1 warmup=1 active=2 repeat=1", **HERE) as prof:
-        loop(prof, 6)
+    trained("wait=1 warmup=1 active=2 repeat=1", 6, **HERE)
     assert "the recorder wrote an incomplete" in caplog.text
     assert "is the disk full?" in caplog.text
     assert [path.name for path in Path("runs/r").rglob("*.trace.json*")] == []
@@ -94,9 +99,7 @@ def test_silence_leaves_no_file_open():
 
 @pytest.mark.parametrize("background", [True, False])
 def test_worker_and_training_make_the_same_files(background):
-    with Profiler(schedule="wait=1 warmup=1 active=2 repeat=2", with_stack=True, out="runs", run="r",
-                  background=background) as prof:  # fmt: skip
-        loop(prof, 9)
+    prof = trained("wait=1 warmup=1 active=2 repeat=2", 9, with_stack=True, out="runs", run="r", background=background)
     assert prof.wait(60)
     for window in ("train-000002-000003", "train-000006-000007"):
         names = {path.name for path in Path("runs/r", window).iterdir()}
@@ -111,8 +114,7 @@ def test_worker_and_training_make_the_same_files(background):
 @pytest.mark.parametrize("background", [True, False])
 def test_run_on_a_network_disk_is_finished_from_a_local_disk(background, monkeypatch):
     monkeypatch.setattr("perfhooks.run.remote.is_network_disk", lambda folder: True)
-    with Profiler(schedule="wait=1 warmup=0 active=1 repeat=1", out="runs", run="r", background=background) as prof:
-        loop(prof, 3)
+    prof = trained("wait=1 warmup=0 active=1 repeat=1", 3, out="runs", run="r", background=background)
     assert prof.wait(60)
     spool = Path(facts("train-000001-000001")["spool"])
     assert not spool.exists()
@@ -149,8 +151,7 @@ def test_unsaved_trace_costs_only_its_window(monkeypatch, caplog):
     monkeypatch.setattr(Window, "save", save)
     seen = []
     wanted = [lambda window: seen.append(window.first), "steps"]
-    with Profiler(schedule="wait=1 warmup=0 active=1 repeat=2", **HERE, on_trace_ready=wanted) as prof:
-        loop(prof, 5)
+    trained("wait=1 warmup=0 active=1 repeat=2", 5, **HERE, on_trace_ready=wanted)
     (said,) = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
     assert said.startswith("saving the trace of train-000001-000001 failed (OSError")
     assert seen == [1, 3], "who asked to see it sees it nevertheless"
@@ -183,8 +184,7 @@ def test_unprofiled_step_time_uses_all_steps_at_the_end():
 
 
 def test_recording_cost_is_stored_and_shown():
-    with Profiler(schedule="wait=5 warmup=1 active=3 repeat=2", **FAST) as prof:
-        loop(prof, 20)
+    prof = trained("wait=5 warmup=1 active=3 repeat=2", 20, **FAST)
     assert facts("train-000006-000008")["cost"]["idle_step_ms"] is None, "two steps after the first three say nothing"
     cost = facts("train-000015-000017")["cost"]
     assert cost["stop_s"] > 0
@@ -263,8 +263,7 @@ def test_copies_of_old_windows_are_deleted(tmp_path):
 
 def test_full_queue_skips_a_window_with_a_log_line(caplog, monkeypatch):
     monkeypatch.setattr("perfhooks.record.loop.handover.QUEUE", 0)
-    with Profiler(schedule="wait=1 warmup=0 active=1 repeat=1", out="runs", run="r") as prof:
-        loop(prof, 3)
+    trained("wait=1 warmup=0 active=1 repeat=1", 3, out="runs", run="r")
     assert "the window at step 1 is skipped" in caplog.text
     assert not list(Path("runs/r").glob("train-*"))
 
@@ -285,8 +284,7 @@ def test_wait_ends_after_its_timeout(tmp_path, monkeypatch):
         "    def artifacts(self, capture, trace):\n        time.sleep(60)\n        return []\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    with Profiler(schedule="wait=0 warmup=0 active=1 repeat=1", on_trace_ready="slow:Slow", exit_timeout=0) as prof:
-        loop(prof, 2)
+    prof = trained("wait=0 warmup=0 active=1 repeat=1", 2, on_trace_ready="slow:Slow", exit_timeout=0)
     assert prof.wait(0.3) is False
     os.kill(prof._course.windows.handover.tasks.worker.pid, 9)
     prof._course.windows.handover.tasks._deaths = 1
@@ -341,8 +339,7 @@ def test_two_hundred_windows_leave_no_garbage_and_no_memory(run_script):
 def test_out_may_be_a_url_into_memory():
     import fsspec
 
-    with Profiler(schedule="wait=1 warmup=0 active=1 repeat=1", out="memory://bucket/runs", run="r") as prof:
-        loop(prof, 3)
+    prof = trained("wait=1 warmup=0 active=1 repeat=1", 3, out="memory://bucket/runs", run="r")
     files = fsspec.filesystem("memory").find("/bucket/runs/r")
     assert "/bucket/runs/r/train-000001-000001/rank0.pt.trace.json.gz" in files
     assert "/bucket/runs/r/run.json" in files
@@ -367,8 +364,7 @@ def test_out_may_be_an_s3_bucket(s3):
 
     system = s3fs.S3FileSystem(skip_instance_cache=True)
     system.mkdir("bucket")
-    with Profiler(schedule="wait=1 warmup=0 active=1 repeat=1", out=s3, run="r") as prof:
-        loop(prof, 3)
+    prof = trained("wait=1 warmup=0 active=1 repeat=1", 3, out=s3, run="r")
     assert prof.wait(120)
     system.invalidate_cache()
     names = {name.removeprefix("bucket/runs/r/") for name in system.find("bucket/runs/r")}
@@ -498,8 +494,7 @@ def test_time_between_two_passes_is_no_wait_for_data():
 
 @pytest.mark.parametrize("background", [True, False])
 def test_report_contains_the_steps_after_the_last_window(background):
-    with Profiler(schedule="wait=1 warmup=0 active=2 repeat=1", out="runs", run="r", background=background) as prof:
-        loop(prof, 60)
+    prof = trained("wait=1 warmup=0 active=2 repeat=1", 60, out="runs", run="r", background=background)
     assert prof.wait(60)
     data = json.loads(Path("runs/r/report.json").read_text())
     assert data["timeline"]["train"]["step"][-1] == 59
