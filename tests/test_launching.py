@@ -510,19 +510,25 @@ def test_unknown_option_suggests_a_similar_one(monkeypatch, capfd):
     assert "--with-stack" in capfd.readouterr().err
 
 
-def test_ranks_are_unique_sorted_numbers_and_ranges():
-    assert run.numbers(["4-7", "0", "5", "64"], "4-7,0,5,64") == [0, 4, 5, 6, 7, 64]
-    with pytest.raises(OptionError, match="ranks must be 'all', 'first-of-node' or numbers such as 0,4-7, got '0,x'"):
-        run.numbers(["0", "x"], "0,x")
+CONFIG = {"cuda": {"profiler_configs": [{"type": "CuspyConfig"}]}}
 
 
-def test_complex_activities_are_a_json_list():
-    """As in a configuration file."""
-    config = {"cuda": {"profiler_configs": [{"type": "CuspyConfig"}]}}
-    assert run._read("activities", f" {json.dumps(['cpu', config])}") == ["cpu", config]
-    assert run._read("activities", "cpu,cuda") == ["cpu", "cuda"]
-    with pytest.raises(OptionError, match="activities must be words such as cpu,cuda or a JSON list, got"):
-        run._read("activities", "[cpu]")
+@pytest.mark.parametrize(
+    ("option", "text", "value"),
+    [
+        ("ranks", "4-7,0,5,64", [0, 4, 5, 6, 7, 64]),
+        ("ranks", "0,x", "ranks must be 'all', 'first-of-node' or numbers such as 0,4-7, got '0,x'"),
+        ("activities", "cpu,cuda", ["cpu", "cuda"]),
+        ("activities", f" {json.dumps(['cpu', CONFIG])}", ["cpu", CONFIG]),  # as in a configuration file
+        ("activities", "[cpu]", "activities must be words such as cpu,cuda or a JSON list, got"),
+    ],
+)
+def test_lists_are_words_numbers_or_json(option, text, value):
+    if isinstance(value, list):
+        assert run._read(option, text) == value
+    else:
+        with pytest.raises(OptionError, match=re.escape(value)):
+            run._read(option, text)
 
 
 @pytest.mark.parametrize(

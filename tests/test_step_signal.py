@@ -172,39 +172,33 @@ def test_steps_follow_from_the_order_of_fetches_and_updates(heard, acts, ends):
     assert [each.stopped is None for each in begun] == [False] * (len(ends) - 1) + [True]
 
 
-@pytest.mark.recorder
-def test_counts_per_step_begin_with_the_step_detector(heard, monkeypatch):
-    """Forty fetches before the training, and the two updates after which it is known what a step is, are not of it."""
-    said = []
-    monkeypatch.setattr(profiling, "say_steps_by", lambda profiler, mode, **means: said.append((mode, means)))
-    signal, begun = heard
+def after_fetches():
     fetched(40)
     loops.accumulate()
-    signal._write_counts()
-    ((mode, means),) = said
-    assert mode == begun[-1].mode == "loader"
-    assert means["updates"] == pytest.approx(1.0, abs=0.15)
-    assert means["fetches"] == pytest.approx(2.2, abs=0.3)
 
 
-@pytest.mark.recorder
-def test_fetches_of_a_validation_belong_to_no_step(heard, monkeypatch):
-    said = []
-    monkeypatch.setattr(profiling, "say_steps_by", lambda profiler, mode, **means: said.append(means))
+def validated():
     for _ in range(2):
         loops.raw()
         fetched(40)
-    heard[0]._write_counts()
-    assert said[0]["fetches"] == pytest.approx(1.0, abs=0.15)
 
 
-def test_step_of_several_updates_counts_the_updates(heard, monkeypatch):
-    """Those of the rounds before anybody knew what a step is belong to no step that was counted."""
+@pytest.mark.recorder
+@pytest.mark.parametrize(
+    ("loop", "mode", "means"),
+    [
+        # fetches before the training, and the two updates after which it is known what a step is, are not of it
+        (after_fetches, "loader", {"fetches": 2.2, "updates": 1.0}),
+        (validated, "loader", {"fetches": 1.0, "updates": 1.0}),
+        (loops.no_loader, "optimizer", {"fetches": 0.0, "updates": 2.0}),
+    ],
+)
+def test_counts_per_step_are_those_of_the_training(heard, monkeypatch, loop, mode, means):
     said = []
     monkeypatch.setattr(profiling, "say_steps_by", lambda profiler, mode, **means: said.append((mode, means)))
-    loops.no_loader()
+    loop()
     heard[0]._write_counts()
-    assert said == [("optimizer", {"fetches": 0.0, "updates": 2.0})]
+    assert said == [(mode, pytest.approx(means, abs=0.15))]
 
 
 @pytest.mark.process
