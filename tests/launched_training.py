@@ -75,20 +75,6 @@ def accumulate():
     return loss
 
 
-def accumulate_at_length():
-    """Ten updates, each of two batches, with work on each that takes far longer than fetching it."""
-    net = model()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for number, (x, y) in enumerate(DataLoader(data(20), batch_size=SIZE)):
-        loss = loss_of(net, x, y)
-        loss.backward()
-        sum(range(500_000))
-        if number % 2:
-            optimizer.step()
-            optimizer.zero_grad()
-    return loss
-
-
 def gan():
     """Two optimizers step for every batch."""
     nets = model(), model()

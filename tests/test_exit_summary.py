@@ -364,24 +364,11 @@ SUMMARY = RunSummary(
 )
 
 
-@pytest.mark.parametrize(("encoding", "corner"), [("utf-8", "╭"), ("ascii", "+")])
-def test_box_has_eighty_columns_and_the_full_path(encoding, corner):
-    path = f"report: /{'long/' * 40}report.html"
-    *rows, last, end = box(Box(SUMMARY, "", path), 80, encoding).split("\n")
-    assert (last, end) == (path, "")
-    assert {len(row) for row in rows} == {80}
-    assert rows[0].startswith(corner)
-    assert "│ 1. The step waits 113 ms for data (train.py:31): up to 113 ms, 41%" in rows[3] or encoding == "ascii"
-    assert len(rows) <= 12
-
-
-def test_a_pipe_gets_the_same_lines_without_a_box():
-    first, parts, finding, warning, path = plain(Box(SUMMARY, "", "report: x")).splitlines()
-    assert first == "perfhooks: step 277 ms (profiled steps 52-54: 441 ms)"
-    assert parts == "  backward 44%, waiting for data 31%"
-    assert finding == "  1. The step waits 113 ms for data (train.py:31): up to 113 ms, 41%"
-    assert warning.startswith("  warning: The training waited for a CPU")
-    assert path == "  report: x"
+def test_summary_is_a_box_on_a_terminal_and_plain_in_a_pipe(golden):
+    """The path is whole, and each other row has eighty columns."""
+    content = Box(SUMMARY, "", f"report: /{'long/' * 20}report.html")
+    boxes = [box(content, 80, encoding) for encoding in ("utf-8", "ascii")]
+    golden("exit_summary.txt", "\n".join([*boxes, plain(content)]))
 
 
 def test_run_with_a_late_report_has_its_step_time(tmp_path):

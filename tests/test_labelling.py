@@ -384,21 +384,6 @@ def test_a_fault_that_the_loop_survives_ends_its_label(tmp_path):
     assert record(tmp_path, body).count("forward") == 4
 
 
-def test_only_the_thread_of_the_steps_is_labelled(tmp_path):
-    """Other threads run on as they did."""
-    net, found = model(), []
-
-    def body(*_):
-        worker = threading.Thread(target=lambda: found.append(net(torch.ones(2, 64)).sum().item()))
-        worker.start()
-        worker.join()
-        net(torch.ones(2, 64))
-
-    assert record(tmp_path, body).count("forward") == 2
-    assert len(set(found)) == 1
-    assert len(found) == 5
-
-
 class Waits(torch.autograd.Function):
     """Does nothing, in both directions and when it is saved, until somebody goes on."""
 
