@@ -164,10 +164,7 @@ class StepSignal:
         return not (self.early.is_new and self.early.is_listening)
 
     def on_backward(self, began: int = 0) -> None:
-        """Process a backward pass.
-
-        ``began`` is the start of the pass in ns; 0 if a device may still work on the pass.
-        """
+        """Process a backward pass; for ``began`` see `calls.listen`."""
         events = self.events
         if self._is_helper(trains=True):
             return

@@ -96,7 +96,6 @@ class WindowResults(RecordedWindow, TorchProfile):
         return saved
 
     def export_chrome_trace(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """Write the trace, compressed if the name ends in ``.gz``."""
         if args or any(kwargs.values()):
             super().export_chrome_trace(path, *args, **kwargs)
             return
