@@ -274,7 +274,7 @@ class Window(WindowResults):
 
     @property
     def step_rec_fn(self) -> Any:
-        """Mark of the step (``ProfilerStep#``), hidden from the user's torch function modes, unlike torch's own mark."""
+        """Mark of the step (``ProfilerStep#``), hidden from the user's torch function modes, unlike torch's mark."""
         return self._step_mark
 
     @step_rec_fn.setter
