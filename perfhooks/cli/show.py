@@ -91,7 +91,7 @@ def command(
 ) -> None:
     """Show where the time went in a trace: tables on a terminal, CSV in a pipe.
 
-    It reads any trace of torch.profiler. Times are in milliseconds.
+    The command reads any trace of torch.profiler. Times are in milliseconds.
     """
     from perfhooks.cli.actions import show
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _DEPTH: Final = 5
 """Maximum depth of folders in the search for runs. ``lightning_logs/version_3/perf/RUN`` is four deep."""
 _MOST: Final = 20_000
-"""Maximum folders in the search for runs, because a user waits for it."""
+"""Maximum folders in the search for runs, because a user waits for the search."""
 
 
 def last_run() -> Path:

@@ -22,9 +22,9 @@ def command(
 ) -> None:
     """Show a running job: step times, slow steps, ranks and windows. The display is updated every second.
 
-    It works on any machine with access to the folder. If the run has ended, it shows the last state. q or Ctrl-C quits,
-    c records the next 3 steps. Without a terminal it prints a line for each change, at most one per second, until the
-    run has ended.
+    The command works on any machine with access to the folder. If the run has ended, the last state is shown. q or
+    Ctrl-C quits, c records the next 3 steps. Without a terminal, the command prints a line for each change, at most one
+    per second, until the run has ended.
     """
     from perfhooks.cli.actions import top
 

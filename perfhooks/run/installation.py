@@ -31,7 +31,7 @@ _PACKAGE_FOLDERS: Final = frozenset(("site-packages", "dist-packages"))
 
 @dataclass(frozen=True, kw_only=True)
 class Installation:
-    """Folders of one Python installation. Traces omit these folders from file names."""
+    """Folders of one Python installation, which traces omit from file names."""
 
     path: tuple[str, ...] = ()
     """Entries of ``sys.path``, and folders of editable installations."""

@@ -26,7 +26,7 @@ two blocks is found.
 """
 _JSON: Final = re.compile(rb'(?:\xef\xbb\xbf)?\s*[\[{"\dtfn-]')
 _HEAD_BYTES: Final = 4 << 20
-"""Maximum bytes before the first event of a trace. Kineto writes some kilobytes."""
+"""Maximum bytes before the first event of a trace. Kineto writes some kilobytes there."""
 # rank-0, inference_rank_3, rank34; TP-0 in SGLang
 _RANK: Final = re.compile(r"(?<![a-z])(?:rank|tp)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 

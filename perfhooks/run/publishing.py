@@ -1,7 +1,7 @@
 """Write into a run folder: a file gets its name when it is complete, and no link is followed.
 
-Other users may place links in the folder at any time. Each file and folder in the run is therefore opened relative to
-the open parent folder:
+Other users may place links in the folder at any time, so each file and folder in the run is opened relative to the open
+parent folder:
 
     perf/latest          may be a link: the user has named it
       train-000012-14    opened from it, and no link

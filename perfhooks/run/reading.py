@@ -42,7 +42,7 @@ def check_plain(path: Path, *, writes: bool = False) -> None:
 
 
 def open_plain(path: Path, flags: int = os.O_RDONLY, folder: int | None = None) -> int:
-    """Open a regular file in the open ``folder``. Raise NotPlainError for other files. A FIFO does not block."""
+    """Open a regular file in the open ``folder``. Raise NotPlainError for other files, without blocking on a FIFO."""
     name = path if folder is None else path.name
     writes = bool(flags & (os.O_WRONLY | os.O_RDWR))
     with contextlib.suppress(FileNotFoundError):

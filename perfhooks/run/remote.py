@@ -105,7 +105,7 @@ def copy(folder: Path, names: Iterable[str], url: str) -> None:
 
 @contextlib.contextmanager
 def reaching(url: str) -> Iterator[tuple[Any, str]]:
-    """Yield the file system and the path of a URL. Errors become PerfhooksError."""
+    """Yield the file system and the path of a URL. Errors of fsspec become PerfhooksError."""
     try:
         yield downloads().located(url)
     except PerfhooksError:

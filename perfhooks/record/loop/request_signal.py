@@ -14,7 +14,10 @@ _loops: dict[int, list[WatchedLoop]] = {}
 
 
 def listen(name: str, loop: WatchedLoop) -> None:
-    """Request a window on a signal. The handler is never removed, because the signal would then end the process."""
+    """Request a window on a signal.
+
+    The handler is never removed, because without a handler the signal would end the process.
+    """
     number = getattr(signal, f"SIG{name.upper().removeprefix('SIG')}")
     if number not in _loops:
         if threading.current_thread() is not threading.main_thread():

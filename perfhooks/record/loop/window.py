@@ -184,7 +184,7 @@ class Window(WindowResults):
         return action_of(self._phases, max(step, self._begin))
 
     def arm(self, first: int, phases: Phases) -> None:
-        """With ``acc_events``, prepare the next window: torch appends its events to earlier events."""
+        """With ``acc_events``, prepare the next window: torch appends the events of each window to earlier events."""
         self._begin = self.step_num = first
         self._phases = phases
         self.planned = phases.next_window(first)

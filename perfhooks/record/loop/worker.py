@@ -1,7 +1,7 @@
 """Start and manage the worker process, which writes the files of recorded windows.
 
-A thread would hold the training's GIL. A forked process would share the training's device. A spawned process would run
-the user's script again.
+The worker is a new program: a thread would hold the training's GIL, a forked process would share the device, and a
+spawned process would run the user's script again.
 """
 
 from __future__ import annotations

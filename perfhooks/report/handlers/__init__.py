@@ -1,7 +1,6 @@
 """Handlers: each handler writes files from the trace and the facts of a window.
 
-A handler is a frozen dataclass that needs only files. A handler can therefore run in another process, or later, on any
-Kineto trace.
+A handler is a frozen dataclass that needs only files, so it can run in another process, or later, on any Kineto trace.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class ChromeTrace:
     """The JSON of torch's recorder: ``rank0.pt.trace.json.gz``.
 
-    Viewers drop slices that overlap only partly. Labels therefore start after the function that opens them, and
-    overlapping work of a stream has separate lanes. `perfhooks.trace.read` restores the recorded times.
+    Viewers drop slices that overlap only partly, so labels start after the function that opens them, and overlapping
+    work of a stream has separate lanes. `perfhooks.trace.read` restores the recorded times.
     """
 
     compress: bool = True
