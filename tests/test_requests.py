@@ -18,6 +18,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from test_watching import keep_stepping
 from typer.testing import CliRunner
 from warm import Process as Started
 
@@ -198,10 +199,6 @@ def test_request_accepts_only_its_options():
     prof.request(1000)
     with pytest.raises(TypeError, match="a request for a window accepts record_shapes"):
         prof.request(record_everything=True)
-    with pytest.raises(perfhooks.OptionError, match="signal must be the name of a signal"):
-        Profiler(signal="NOTHING")
-    with pytest.raises(perfhooks.OptionError, match="poll must be a number > 0"):
-        Profiler(poll=0)
 
 
 def test_a_request_to_a_profiler_that_ends_is_a_message(tmp_path, caplog):
@@ -211,15 +208,6 @@ def test_a_request_to_a_profiler_that_ends_is_a_message(tmp_path, caplog):
     assert "no window is recorded on request: the loop ended at step 1" in caplog.text
     prof.request()
     assert "no window is recorded on request: the profiler has been stopped" in caplog.text
-
-
-def keep_stepping(prof, until, most_s=60):
-    """Step until a fact is there."""
-    began = time.monotonic()
-    while not until() and time.monotonic() - began < most_s:
-        MATRIX @ MATRIX
-        time.sleep(0.001)
-        prof.step()
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])

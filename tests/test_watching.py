@@ -22,7 +22,6 @@ import torch
 import warm
 from slow_parts import NAP_S, too_short
 
-import perfhooks
 from perfhooks import Profiler
 from perfhooks.core.schedule import Phase
 from perfhooks.record.loop import profiler as profiler_module
@@ -704,17 +703,6 @@ def test_folder_is_checked_at_the_poll_interval(tmp_path, monkeypatch):
     monkeypatch.setattr(watcher.RequestInbox, "collect", lambda *_: looks.append(1))
     with Profiler(schedule="on request", out=tmp_path, run="r", poll=0.01, background=False) as prof:
         keep_stepping(prof, lambda: len(looks) >= 60, most_s=50)
-
-
-def test_options_of_watching_are_checked():
-    for options, message in (
-        ({"trigger": "fast"}, "trigger must be 'slow' or None"),
-        ({"keep": "some"}, "keep must be 'all' or 'slow'"),
-        ({"keep": "slow", "watch": False}, "need watch=True"),
-        ({"signal": "USR2", "watch": False}, "signal needs watch=True"),
-    ):
-        with pytest.raises(perfhooks.OptionError, match=message):
-            Profiler(**options)
 
 
 # --- faults ---
