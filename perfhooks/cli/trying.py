@@ -46,7 +46,8 @@ FindingName = Annotated[
 Device = Annotated[str | None, typer.Option("--device", help="Device; the recorded device by default.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", help="Maximum number of operators, the most expensive first.")]
 Memory = Annotated[
-    float | None, typer.Option("--memory", help="Maximum memory in GiB; half of the free memory by default.")
+    float | None,
+    typer.Option("--memory", help="Maximum memory on the device in GiB; half of its free memory by default."),
 ]
 Seconds = Annotated[
     float, typer.Option("--seconds", help="Maximum total time in seconds. More time decides more comparisons.")
