@@ -84,17 +84,69 @@ def finding(title, gain_ms=None, **more):
     return {"title": title, "gain_ms": gain_ms, "gain_percent": gain_ms, "evidence": [], **more}
 
 
-def test_step_time_is_the_median_unprofiled_step():
-    walls = [900, 300, 200, 400, 410, 420, *[100, 101, 102] * 10, 5000]
-    summary = summarize(report({"wall_ms": 410, "backward_ms": 410}), {"train": timeline(walls, recorded=[3, 4, 5])})
-    assert (summary.step_ms, summary.steps, summary.is_profiled) == (101, "31 unprofiled steps", False)
-    assert (summary.profiled_ms, summary.profiled_steps) == (410, "steps 3-5")
-    assert summary.step == "step 101 ms (profiled steps 3-5: 410 ms)"
+def found(*rows):
+    return report({"wall_ms": 100}, findings=rows)
 
 
-def test_finding_about_the_recorder_is_not_on_the_first_screen():
-    rows = [finding("Recording is slow", rule=OVERHEAD), finding("Adam is slow", 3.0, rule="optimizer")]
-    assert [row.title for row in summarize(report(findings=rows), {}).findings] == ["Adam is slow"]
+def at(text):
+    return finding("Data.", 12.0, evidence=[{"phrase": "loop", "text": text}])
+
+
+MEAN = {"wall_ms": 410, "backward_ms": 410}
+WALLS = [900, 300, 200, 400, 410, 420, *[100, 101, 102] * 10, 5000]
+KINDS = [10.0] * 3 + [10.0, 10.1, 9.9, 10.0, 25.0, 25.1, 25.2, 45.1, 45.2, 45.3] * 20
+HUNDRED = {"train": timeline([100.0] * 30)}
+WAITING = {"wall_ms": 200, "data_ms": 50, "forward_ms": 100, "backward_ms": 50}
+TWO_LOOPS = report({"wall_ms": 1}, stage="validate")
+TWO_LOOPS["windows"] = report({"wall_ms": 2})["windows"] + TWO_LOOPS["windows"]
+BUSY = {"wall_ms": 100.0, "forward_ms": 60.0, "backward_ms": 40.0}
+RARE = {"wall_ms": 1000, "validation_ms": 900, "forward_ms": 50, "backward_ms": 50}
+SUMMARIES = {
+    "the median of unprofiled steps": (report(MEAN), {"train": timeline(WALLS, recorded=[3, 4, 5])}),
+    # the median may be that of a rarer kind
+    "three kinds of steps": (report(), {"train": timeline(KINDS)}),
+    "batches": (report() | {"run": {"steps_by": {"what": "batches"}}}, {"train": timeline([2.0] * 30)}),
+    "profiled steps only": (report(MEAN), {}),
+    "a short program": (report(), {"train": timeline([5000, 210, 200])}),
+    "a part of a step": (report(MEAN, is_part=True), {}),
+    "a recording without steps": (report(MEAN, without_steps=True), {}),
+    "a recording without steps in a loop": (report(MEAN, without_steps=True), {"train": timeline([5.0] * 30)}),
+    "a part of another loop": (
+        report({"wall_ms": 410}, stage="process", is_part=True), {"train": timeline([9e3, 5, 5])},
+    ),
+    "two loops": (TWO_LOOPS, {"train": timeline([2.0] * 30), "validate": timeline([1.0] * 30)}),
+    # recording makes the work of the host longer, and not the wait for data
+    "a wait for data": (report(WAITING), {"train": timeline([100.0] * 30, data=[50.0] * 30, recorded=[3, 4, 5])}),
+    # a device that is busy for 80% decides how long a step is
+    **{f"a device that is busy {busy:.0%}": (report(BUSY | {"busy_share": busy}), HUNDRED) for busy in (0.85, 0.75)},
+    "a rare validation": (report(RARE), HUNDRED),
+    "findings": (
+        found(finding("The machine is busy.", doubts_others=True), at("train.py(20): 3 ms"), *map(finding, "bcd")), {},
+    ),
+    "a finding about the recorder": (
+        found(finding("Recording is slow", rule=OVERHEAD), finding("Adam is slow", 3.0, rule="optimizer")), {},
+    ),
+    "places of findings": (
+        found(at("run (train.py:43) asks for the batches"), at("(train.py:43)"), at("train.py(20): load: 3 ms")), {},
+    ),
+    "a place in a folder with a number": (found(at("main (src/my(1)/train.py:7) asks for the batches")), {}),
+}  # fmt: skip
+"""The data of reports and the steps of runs; a golden file has the summary of each."""
+
+
+def test_summaries_equal_the_golden_file(golden):
+    lines = []
+    for name, (data, steps) in SUMMARIES.items():
+        made = summarize(data, steps)
+        source = f"{made.steps or 'no steps'}{', profiled' * made.is_profiled}"
+        lines += [f"=== {name}", made.step, f"  {made.step_ms} ms of {source}"]
+        lines += [f"  profiled: {made.profiled_ms} ms of {made.profiled_steps or 'no steps'}"]
+        lines += [f"  {part.share:.1%} {part.name}" for part in made.parts]
+        lines += [
+            f"- {each.title} gain: {each.gain or 'none'}; at: {each.where or 'nowhere'}" for each in made.findings
+        ]
+        lines += [f"warning: {made.warning}"] * bool(made.warning) + [""]
+    golden("run_summaries.txt", "\n".join(lines))
 
 
 @pytest.mark.parametrize(("unprofiled_ms", "rules"), [(24.0, [OVERHEAD]), (62.0, [])])
@@ -105,104 +157,10 @@ def test_finding_about_the_recorder_needs_the_steps_of_the_run(unprofiled_ms, ru
     assert [row["rule"] for row in run_data._rate_unprofiled(share, Capture(cost=cost))["findings"]["rows"]] == rules
 
 
-def test_step_time_is_that_of_the_most_common_kind():
-    """The median may be that of a rarer kind."""
-    walls = [10.0] * 3 + [10.0, 10.1, 9.9, 10.0, 25.0, 25.1, 25.2, 45.1, 45.2, 45.3] * 20
-    summary = summarize(report(), {"train": timeline(walls)})
-    assert (summary.step_ms, summary.steps) == (10, "200 unprofiled steps")
-
-
-def test_unit_is_the_event_that_ends_a_step():
-    data = report() | {"run": {"steps_by": {"what": "batches"}}}
-    summary = summarize(data, {"train": timeline([2.0] * 30)})
-    assert (summary.step, summary.steps) == ("batch 2 ms", "27 unprofiled batches")
-
-
 @pytest.mark.parametrize("spread", ["normal", "lognormal"])
 def test_noise_is_no_kind_of_steps(spread):
     walls = np.exp(np.random.default_rng(0).normal(0, 0.1 if spread == "normal" else 1, 500))
     assert most_common(walls).mean() > 0.99
-
-
-def test_profiled_steps_are_named_without_unprofiled_steps():
-    summary = summarize(report({"wall_ms": 410, "backward_ms": 410}), {})
-    assert (summary.step_ms, summary.is_profiled, summary.step) == (410, True, "step 410 ms (profiled steps 3-5)")
-
-
-def test_short_program_reports_its_steps_after_the_first():
-    summary = summarize(report(), {"train": timeline([5000, 210, 200])})
-    assert (summary.step_ms, summary.steps) == (205, "2 unprofiled steps")
-
-
-def test_part_of_a_step_is_no_step_time():
-    summary = summarize(report({"wall_ms": 410, "backward_ms": 410}, is_part=True), {})
-    assert (summary.step_ms, summary.profiled_ms) == (None, None)
-    assert summary.step == "a part of steps 3-5 was recorded"
-
-
-def test_recording_without_steps_is_no_step_time():
-    data = report({"wall_ms": 410, "backward_ms": 410}, without_steps=True)
-    assert summarize(data, {}).step == "recording 410 ms (from start to stop)"
-    assert summarize(data, {"train": timeline([5.0] * 30)}).step == "step 5 ms"
-    other_loop = summarize(report({"wall_ms": 410}, stage="process", is_part=True), {"train": timeline([9e3, 5, 5])})
-    assert (other_loop.step, other_loop.profiled_steps) == ("step 5 ms", "a part of steps 3-5")
-
-
-def test_wait_for_data_is_that_of_unprofiled_steps():
-    """Recording makes the work of the host longer, and not the wait for data."""
-    profiled = {"wall_ms": 200, "data_ms": 50, "forward_ms": 100, "backward_ms": 50}
-    steps = timeline([100.0] * 30, data=[50.0] * 30, recorded=[3, 4, 5])
-    parts = {part.name: round(part.share, 3) for part in summarize(report(profiled), {"train": steps}).parts}
-    assert parts == {"waiting for data": 0.5, "forward": 0.333, "backward": 0.167}
-
-
-@pytest.mark.parametrize(("busy", "names"), [(0.85, ["device busy"]), (0.75, ["forward", "backward"])])
-def test_steps_that_the_device_decides_have_no_parts_of_the_host(busy, names):
-    profiled = {"wall_ms": 100.0, "forward_ms": 60.0, "backward_ms": 40.0, "busy_share": busy}
-    parts = summarize(report(profiled), {"train": timeline([100.0] * 30)}).parts
-    assert [part.name for part in parts] == names
-
-
-def test_rare_work_is_no_part_of_the_typical_step():
-    profiled = {"wall_ms": 1000, "validation_ms": 900, "forward_ms": 50, "backward_ms": 50}
-    parts = summarize(report(profiled), {"train": timeline([100.0] * 30)}).parts
-    assert {part.name: part.share for part in parts} == {"forward": 0.5, "backward": 0.5}
-
-
-def test_findings_and_warning():
-    rows = [
-        finding("The machine is busy.", doubts_others=True),
-        finding("Data.", 12.0, evidence=[{"phrase": "source", "text": "train.py(20): 3 ms"}]),
-        *map(finding, "bcd"),
-    ]
-    summary = summarize(report({"wall_ms": 100}, findings=rows), {})
-    assert [(each.title, each.gain, each.where) for each in summary.findings[:1]] == [
-        ("Data.", "about 12 ms, 12%", "train.py:20")
-    ]
-    assert len(summary.findings) == 3
-    assert summary.warning == "The machine is busy."
-
-
-@pytest.mark.parametrize(
-    ("text", "where"),
-    [
-        ("run (train.py:43) asks for the batches", "train.py:43"),
-        ("main (src/my(1)/train.py:7) asks for the batches", "src/my(1)/train.py:7"),
-        ("(train.py:43)", "train.py:43"),
-        ("train.py(20): load: 3 ms", "train.py:20"),
-    ],
-)
-def test_place_of_a_finding_is_a_file_and_a_line(text, where):
-    rows = [finding("Data.", 12.0, evidence=[{"phrase": "loop", "text": text}])]
-    summary = summarize(report({"wall_ms": 100}, findings=rows), {})
-    assert [each.where for each in summary.findings] == [where]
-
-
-def test_summary_describes_the_loop_with_most_time():
-    data = report({"wall_ms": 1}, stage="validate")
-    data["windows"] = report({"wall_ms": 2})["windows"] + data["windows"]
-    steps = {"train": timeline([2.0] * 30), "validate": timeline([1.0] * 30)}
-    assert summarize(data, steps).step_ms == 2
 
 
 def test_trace_of_another_tool_has_a_summary(tmp_path):
