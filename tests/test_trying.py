@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import signal
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -180,19 +179,20 @@ def test_overload_is_the_first_that_accepts_all_arguments(name, arguments, overl
     built(name, *arguments)()
 
 
-def test_inputs_count_for_the_memory_that_is_needed():
-    """A vector of 4 GB, of which torch makes one number."""
-    total = signature("sum", tensor(10**9), nothing())
+@pytest.mark.parametrize(
+    ("call", "refused", "allowed"),
+    [
+        # a vector of 4 GB, of which torch makes one number
+        (signature("sum", tensor(10**9), nothing()), 3e9, 20e9),
+        # two vectors of 40 kB make a matrix of 400 MB
+        (signature("outer", tensor(10_000), tensor(10_000)), 300e6, 2e9),
+    ],
+    ids=["inputs", "results"],
+)
+def test_inputs_and_results_count_for_the_memory_that_is_needed(call, refused, allowed):
     with pytest.raises(schemas.UnmatchedError, match="needs"):
-        inputs.check_memory(total, 3e9)
-
-
-def test_results_count_for_the_memory_that_is_needed():
-    """Two vectors of 40 kB make a matrix of 400 MB."""
-    product = signature("outer", tensor(10_000), tensor(10_000))
-    with pytest.raises(schemas.UnmatchedError, match="needs"):
-        inputs.check_memory(product, 300e6)
-    inputs.check_memory(product, 2e9)
+        inputs.check_memory(call, refused)
+    inputs.check_memory(call, allowed)
 
 
 def test_calls_inside_the_outermost_call_are_part_of_that_call(tmp_path):
@@ -790,47 +790,35 @@ def test_failing_operator_does_not_affect_other_operators():
     assert done.rows[1].tried
 
 
-def test_missing_device_is_rejected_with_a_remedy(monkeypatch):
-    def absent(*_, **__):
-        raise RuntimeError("No CUDA GPUs are available")
-
-    monkeypatch.setattr(safe.torch, "empty", absent)
-    with pytest.raises(OptionError) as refused:
-        safe.select_device(None, on_device=True)
-    assert str(refused.value) == (
-        "the recorded device 'cuda' is not available: No CUDA GPUs are available. "
-        "--device cpu runs the operators on this CPU, with little meaning for the device"
-    )
-    with pytest.raises(
-        OptionError, match=r"^device 'cuda:1' is not available: No CUDA GPUs are available\. Use --device cpu$"
-    ):
-        safe.select_device("cuda:1", on_device=True)
-    with pytest.raises(
-        OptionError, match=r"^device must be a device of torch, for example cpu or cuda:1, got 'nowhere'$"
-    ):
-        safe.select_device("nowhere", on_device=True)
-    with pytest.raises(OptionError, match=r"^device 'meta' computes nothing .* Use --device cpu$"):
-        safe.select_device("meta", on_device=False)
+ON_CPU = "--device cpu runs the operators on this CPU, with little meaning for the device"
+NO_GPU = "No CUDA GPUs are available"
+NO_DRIVER = "Found no NVIDIA driver on your system"
+NO_MPS = "Could not run 'aten::empty.memory_format' with arguments from the 'MPS' backend"
 
 
 @pytest.mark.parametrize(
-    ("said", "short"),
+    ("device", "error", "said"),
     [
-        ("Found no NVIDIA driver on your system. Please check that you have one from http://www.nvidia.com/x",
-         "Found no NVIDIA driver on your system"),
-        ("Torch not compiled with XPU enabled", "Torch not compiled with XPU enabled"),
-        ("Could not run 'aten::empty.memory_format' with arguments from the 'MPS' backend. This could be because",
-         "Could not run 'aten::empty.memory_format' with arguments from the 'MPS' backend"),
-        ("", "RuntimeError"),
+        (None, NO_GPU, f"the recorded device 'cuda' is not available: {NO_GPU}. {ON_CPU}"),
+        ("cuda:1", NO_GPU, f"device 'cuda:1' is not available: {NO_GPU}. Use --device cpu"),
+        ("nowhere", NO_GPU, "device must be a device of torch, for example cpu or cuda:1, got 'nowhere'"),
+        ("meta", NO_GPU, "device 'meta' computes nothing .* Use --device cpu"),
+        # what torch says is cut to one sentence
+        ("cuda", f"{NO_DRIVER}. Please check that you have one from http://www.nvidia.com/x",
+         f"device 'cuda' is not available: {NO_DRIVER}. Use --device cpu"),
+        ("cuda", "Torch not compiled with XPU enabled",
+         "device 'cuda' is not available: Torch not compiled with XPU enabled. Use --device cpu"),
+        ("cuda", f"{NO_MPS}. This could be because", f"device 'cuda' is not available: {NO_MPS}. Use --device cpu"),
+        ("cuda", "", "device 'cuda' is not available: RuntimeError. Use --device cpu"),
     ],
 )  # fmt: skip
-def test_device_error_of_torch_is_cut_to_one_sentence(monkeypatch, said, short):
+def test_missing_device_is_rejected_with_a_remedy(monkeypatch, device, error, said):
     def absent(*_, **__):
-        raise RuntimeError(said)
+        raise RuntimeError(error)
 
     monkeypatch.setattr(safe.torch, "empty", absent)
-    with pytest.raises(OptionError, match=re.escape(f"device 'cuda' is not available: {short}. Use --device cpu")):
-        safe.select_device("cuda", on_device=False)
+    with pytest.raises(OptionError, match=f"^{said}$"):
+        safe.select_device(device, on_device=device in (None, "cuda:1", "nowhere"))
 
 
 def test_unknown_variant_or_finding_is_rejected_with_the_list():
