@@ -379,7 +379,7 @@ def test_table_shows_small_differences_of_losses():
 @pytest.mark.process
 def test_hanging_trial_ends_with_the_time_limit_and_changes_only_its_copy(tune, tmp_path):
     wait = "time.sleep(1e6 if get_worker_info() else 0), open(str(__import__('os').getpid()) + '.run', 'w').close()"
-    done, file = tune(TRAINING.format(problem=wait, seconds=0.02), "--cwd-copy", "--minutes", "0.2")
+    done, file = tune(TRAINING.format(problem=wait, seconds=0.02), "--cwd-copy", "--minutes", "0.3")
     assert done.exit_code == 0, done.output
     (row,) = (row for row in file["changes"] if row["name"] == "workers")
     assert row["status"] != "kept", row
