@@ -223,7 +223,7 @@ def test_rank_with_lost_kernels_is_detected_by_other_ranks(tmp_path):
         data = gather(run.folder)
     assert data["windows"][0]["ranks"]["compute_ms"][1] is None
     (entry,) = (entry for entry in data["missing"] if entry["what"] == "lost-kernels")
-    assert entry["text"].startswith("rank 1 lacks kernels in its trace (2 kernels per step, but 5")
+    assert entry["text"].startswith("rank 1 lacks kernels in the trace (2 kernels per step, but 5")
 
 
 # --- the rank that arrives last in large collectives

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from perfhooks.analysis.ranks.files import RankedWindow
 
 _DEVICE_COLUMNS: Final = ("busy_ms", "device_idle_ms", "compute_ms", "exposed_comm_ms")
-_NO_TIMES: Final = "has no device times: its trace lacks work of the device"
+_NO_TIMES: Final = "has no device times: the trace lacks work of the device"
 
 
 def find(window: RankedWindow) -> dict[int, str]:
@@ -35,7 +35,7 @@ def find(window: RankedWindow) -> dict[int, str]:
         usual = other_counts.select(pl.col("ops", "kernels").median()).row(0) if other_counts.height else (0.0, 0.0)
         if ops >= MOST * usual[0] and kernels < MOST * usual[1]:
             few = f"{kernels:.0f} kernels per step, but {usual[1]:.0f} on other ranks with about as many operators"
-            lost[rank] = f"lacks kernels in its trace ({few}): its device times are unknown"
+            lost[rank] = f"lacks kernels in the trace ({few}): the device times are unknown"
     return lost
 
 

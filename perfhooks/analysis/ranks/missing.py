@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 MAX_SHOWN: Final = 12
 """Maximum rank numbers or ranges in a sentence."""
+_PLURALS: Final = {"has": "have", "is": "are", "lacks": "lack"}
 
 
 def of_window(window: RankedWindow) -> list[dict[str, Any]]:
@@ -100,9 +101,9 @@ def _is_last(name: str, stages: Mapping[str, tuple[str, int]]) -> bool:
 
 def _describe_never(rank: int, requested: object) -> str | None:
     if requested is None:
-        return "has no files: it was not requested to record, or its files are lost"
+        return "has no files: no recording was requested, or the files are lost"
     is_asked = requested == "all" or (isinstance(requested, tuple) and rank in requested)
-    return "has no files, although it was requested to record" if is_asked else None
+    return "has no files, although a recording was requested" if is_asked else None
 
 
 def _find_absent(
@@ -137,9 +138,14 @@ def _group_by_text(window: str | None, what: str, texts: Iterable[tuple[int, str
         if text is not None:
             ranks.setdefault(text, []).append(rank)
     return [
-        {"window": window, "what": what, "ranks": sorted(members), "text": f"{name_ranks(members)} {text}"}
+        {"window": window, "what": what, "ranks": sorted(members), "text": _sentence(members, text)}
         for text, members in ranks.items()
     ]
+
+
+def _sentence(ranks: list[int], text: str) -> str:
+    verb, space, rest = text.partition(" ")
+    return f"{name_ranks(ranks)} {_PLURALS.get(verb, verb) if len(ranks) > 1 else verb}{space}{rest}"
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
