@@ -545,7 +545,7 @@ def test_patience_counts_once_from_the_first_step_event(heard):
     signal._on_early_end()
     first = signal._patience
     signal._on_early_end()
-    first.join(10)
+    first.join(60)
     assert not first.is_alive()
     assert signal._patience.is_alive()
     signal._patience.cancel()
