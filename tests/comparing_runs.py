@@ -2,6 +2,8 @@
 
 import itertools
 import random
+import re
+from pathlib import Path
 
 from perfhooks import testing
 from perfhooks.run.capture import Capture, Place
@@ -159,3 +161,11 @@ def make_run(folder, events, steps, *, stage="train", options=None, rank=0, **ma
         )
         testing.write_trace(place.artifact("pt.trace.json.gz"), events)
     return folder
+
+
+def undocumented(data):
+    """Fields of a comparison in JSON that docs/compare.md does not name."""
+    page = (Path(__file__).parents[1] / "docs/compare.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(\w+)`", page.partition("## The JSON")[2]))
+    sides = [data["a"]] if "a" in data else data["programs"][:1]
+    return {*data, *data["verdict"], *data["verdict"]["mean"], *(name for side in sides for name in side)} - named

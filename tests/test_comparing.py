@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from comparing_runs import compiled, make_run, training
+from comparing_runs import compiled, make_run, training, undocumented
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -671,6 +671,7 @@ def test_open_opens_the_report(base, slower, tmp_path, monkeypatch, words):
 def test_json_and_markdown_have_equal_content(base, slower):
     data = json.loads(run(base, slower, "--format", "json").output)
     assert data["verdict"]["outcome"] == "slower"
+    assert undocumented(data) == set()
     assert not any("other way" in note for note in data["notes"])
     assert data["reasons"][0]["name"] == "data"
     assert sum(row["difference"] for row in data["reasons"]) == pytest.approx(3_000_000)

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from comparing_runs import make_run, training
 from test_comparing import steps
+from typer.main import get_command
 
 from perfhooks.analysis.comparison import comparison, sources
+from perfhooks.cli.app import app
 from perfhooks.report.comparison import page
 
 
@@ -29,6 +31,12 @@ def test_report_contains_all_results_and_no_markup_of_a_trace(made):
     assert sum(row["difference"] for row in data["reasons"]) == pytest.approx(3_700_000)
     assert len(html) < 300_000
     assert 'id="plotly"' not in html
+
+
+def test_report_without_javascript_names_commands_that_print_its_data(made):
+    (text,) = re.findall("<noscript>(.*?)</noscript>", page.render(made), re.DOTALL)
+    names = set(re.findall(r"<code>perfhooks (\w+)", text))
+    assert {"show", "compare", "history"} == names < set(get_command(app).commands)
 
 
 def test_two_flame_graphs_are_merged_frame_by_frame():

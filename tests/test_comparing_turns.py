@@ -2,16 +2,22 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from comparing_runs import undocumented
 
 from perfhooks.analysis.comparison import comparison, sentences, turns
 from perfhooks.analysis.comparison.difference import StepPair
 from perfhooks.analysis.comparison.turns import Block, ProcessPair, judge
 from perfhooks.analysis.comparison.verdict import OFTEN, of_pairs
 from perfhooks.analysis.comparison.verdict import verdict as recorded
+from perfhooks.cli.turns import written
+from perfhooks.cli.turns.alternation import ComparisonResult, Plan
+from perfhooks.cli.turns.program import Command, ProgramResult
 from perfhooks.core.statistics import level
+from perfhooks.run.live.change_notes import Effects
 
 EQUAL, BLOCKS = 100, 30
 
@@ -284,3 +290,11 @@ def test_meaningless_interval_decides_nothing_and_is_not_shown(spread):
         shown = (written, written["typical"], written["mean"], comparison.ratio_data(seen.other))
         assert all(ratio["low"] is None or ratio["high"] < 2 * ratio["low"] for ratio in shown)
         assert written["low"] is not None or "interval" not in sentences.certainty(seen.verdict)[0]
+
+
+def test_fields_of_the_json_are_documented():
+    command = Command(name="A", label="a", words=(), folder=Path())
+    program = ProgramResult(command, "", 0, False, 30, (), (), Effects(), 0)
+    judgement = judge(pairs(np.random.default_rng(1), 3), tolerance=0.02)
+    result = ComparisonResult(Plan(a=command, b=command, tolerance=0.02), judgement, "", [program], None)
+    assert undocumented(written.data(result)) == set()
