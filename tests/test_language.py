@@ -2,13 +2,16 @@
 
 import ast
 import inspect
+import itertools
 import re
+import string
 import types
 from pathlib import Path
 
 import pytest
 
 import perfhooks
+from perfhooks.analysis.findings import texts
 
 ROOT = Path(__file__).parents[1]
 
@@ -93,3 +96,67 @@ def test_public_names_are_documented(name):
     methods = [value for value in own if isinstance(value, types.FunctionType | property | classmethod | staticmethod)]
     assert inspect.getdoc(public)
     assert [method for method in methods if not method.__doc__] == []
+
+
+PLURAL = re.compile(r" (?:(?!(?:times|million|has|without|before|for|with) )[a-z-]+ )?([a-z-]*[^\Wsu]s)\b(?!/s)")
+"""A noun after a value, with at most one adjective."""
+NO_COUNT = {"times", "bytes", "does", "has", "this", "is", "was", "its", "as", "activities", "multiprocessors"}
+"""Words that also follow one thing: factors, sizes, verbs and names of Python."""
+VERBS = {"arrives", "belongs", "contains", "disables", "lacks", "names", "needs", "reads", "runs", "sets", "supplies"}
+VERBS |= {"ends", "takes", "works"}
+TEXTS = {"device.graph", "unit", "link", "subject", "place", "line"}
+"""Fields of findings that are no numbers."""
+
+
+def uncounted(pairs):
+    """Values, as source code, with a plural noun that `words.count` does not write."""
+    nouns = [(value, PLURAL.match(text)) for value, text in pairs]
+    return [f"{value}{noun[0]}" for value, noun in nouns if noun and noun[1] not in NO_COUNT]
+
+
+def is_number(value):
+    """Whether the value may be 1: no text of `words`, and no constant."""
+    code = ast.unparse(value)
+    is_text = isinstance(value, ast.Call) and not code.startswith(("len(", "sum(", "max(", "min("))
+    return not (is_text or code.isupper() or isinstance(value, ast.IfExp | ast.Subscript))
+
+
+def test_numbers_in_messages_agree_with_their_nouns():
+    wrong = []
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                parts = [getattr(part, "value", None) for part in node.values]
+                pairs = [(value, text) for value, text in itertools.pairwise(parts) if isinstance(text, str)]
+                wrong += uncounted((ast.unparse(value), text) for value, text in pairs if is_number(value))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                wrong += uncounted(("%d", text) for text in node.value.split("%d")[1:])
+    assert [text for text in wrong if text.rpartition(" ")[2] not in VERBS] == []
+
+
+def templates(rule):
+    own = texts.of_rule(rule)
+    versions = [own, *own.versions.values()]
+    sentences = [text for version in versions for text in (version.title, version.estimate, version.fix)]
+    return map(texts.one_line, [*sentences, *own.evidence.values()])
+
+
+def test_numbers_in_findings_agree_with_their_nouns():
+    wrong, specs = [], []
+    for path in sorted(texts.FOLDER.glob("*.toml")):
+        for template in templates(path.stem):
+            parsed = [*string.Formatter().parse(template), ("", None, None, None)]
+            pairs = itertools.pairwise(parsed)
+            fields = [(name, spec or "", after) for (_, name, spec, _), (after, *_) in pairs if name]
+            numbers = [(name, after) for name, spec, after in fields if spec[-1:] in ",dfg"]
+            wrong += uncounted(number for number in numbers if number[0] not in TEXTS)
+            specs += [spec.removeprefix("count ").split("/") for _, spec, _ in fields if spec.startswith("count")]
+    assert wrong == []
+    assert [nouns for nouns in specs if len(set(nouns)) != 2] == []
+    assert specs
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 1.0, 1.004, 0.5])
+def test_formatted_number_agrees_with_its_noun(number):
+    text = texts.Formatter().format("{calls:count late call is/late calls are} in a step", calls=number)
+    assert ("late call is" in text) == text.startswith("1 ") == (number in {1, 1.004})

@@ -206,6 +206,22 @@ def test_too_few_steps_are_no_comparison(compare):
     assert int(left) < turns.LEAST_BLOCKS
 
 
+LONG = """
+import time, torch
+optimizer = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), 0.1)
+while True:
+    optimizer.step()
+    time.sleep(0.4)
+"""
+
+
+def test_steps_too_long_for_the_limit_end_the_comparison_early(compare, tmp_path):
+    (tmp_path / "long.py").write_text(LONG)
+    said = refused(compare("--run", training(10**9), "--", tmp_path / "long.py", "--seconds", "2"))
+    assert re.search(r"a step of B takes [\d.]+ m?s, so --seconds 2 ends it after too few steps to compare; use", said)
+    assert programs_below() == []
+
+
 @pytest.mark.parametrize(
     ("spread", "pairs", "shortage", "line"),
     [

@@ -58,9 +58,10 @@ def size(count: float) -> str:
     return f"{'-' if count < 0 else ''}{_plain(_rounded(scaled)) if unit else f'{scaled:.0f}'} {_SIZES[unit]}"
 
 
-def count(number: int, noun: str, many: str | None = None) -> str:
-    """Return a number with its noun: ``1 step``, ``1,200 steps``."""
-    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
+def count(amount: float, noun: str, many: str | None = None) -> str:
+    """Return a number with its noun, or with noun and verb: ``1 step``, ``2.5 calls``, ``1,200 launches have``."""
+    text = f"{amount:,}" if isinstance(amount, int) else number(float(amount))
+    return f"{text} {noun if text == '1' else many or noun + 's'}"
 
 
 def first_names(names: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from perfhooks.core import words
 from perfhooks.trace.bounds import MAX_ID, MAX_NUMBER
 from perfhooks.trace.kinds import DEVICE_WORK, Kind, Lane
 from perfhooks.trace.reading.events import decode_value
@@ -112,7 +113,7 @@ class Trace:
         return len(self.start)
 
     def __repr__(self) -> str:
-        return f"<Trace {self.path}: {len(self)} slices on {len(self.threads)} threads>"
+        return f"<Trace {self.path}: {words.count(len(self), 'slice')} on {words.count(len(self.threads), 'thread')}>"
 
     @cached_property
     def correlation(self) -> Ints:

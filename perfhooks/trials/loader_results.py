@@ -180,7 +180,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
 
     def _best(self, best: LoaderResult) -> str:
         own = self.own
-        text = f"{best.setting} supplies {best.rate:.3g} batches per second"
+        text = f"{best.setting} supplies {words.count(best.rate, 'batch', 'batches')} per second"
         if own is not None and own.setting != best.setting:
             text += f", {best.rate / own.rate:.2g} times the rate of the current setting ({own.setting})"
         text += f": enough for steps of {words.ms(1e3 / best.rate)} or more."

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from perfhooks.core import words
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import ranges, tensor_types
@@ -67,7 +68,7 @@ class Signature:
 
 def _shape(argument: Argument) -> str:
     if argument.is_list:
-        return f"{len(argument.dims)} tensors" if argument.dims else "list"
+        return f"{words.count(len(argument.dims), 'tensor')}" if argument.dims else "list"
     return "x".join(map(str, argument.dims)) or "number"
 
 
@@ -88,7 +89,7 @@ class Update:
 
     @property
     def shapes(self) -> str:
-        return f"{len(self.parameters)} parameters, {self.implementation}"
+        return f"{words.count(len(self.parameters), 'parameter')}, {self.implementation}"
 
 
 @dataclass(frozen=True)

@@ -109,10 +109,11 @@ def sentences(trial: Trial) -> list[str]:
     incomparable = sum(row.alone_ms is not None and not row.is_comparable for row in trial.rows)
     undecided = sum(result.timing is not None and result.timing.outcome == "undecided" for result in _all(trial))
     least, most = trials.COMPARABLE
+    tried = words.count(len(trial.rows), "operator")
     if incomparable:
         lines.append(
-            f"{incomparable} of {len(trial.rows)} operators are not comparable: outside the training they took less "
-            f"than {least:g} or more than {most:g} times the recorded time. So only a range is known for each saving."
+            f"Not comparable: {incomparable} of {tried}. Outside the training, the time was less than {least:g} or "
+            f"more than {most:g} times the recorded time, so only a range is known for each saving."
         )
     if undecided:
         lines.append(
@@ -120,8 +121,8 @@ def sentences(trial: Trial) -> list[str]:
         )
     tried_ms = sum(row.group.step_ms for row in trial.rows)
     lines.append(
-        f"{words.share(trial.cut.covered)} of operator time can be measured again; the {len(trial.rows)} operators "
-        f"tried here take {words.ms(tried_ms)} of a step."
+        f"{words.share(trial.cut.covered)} of operator time can be measured again; {tried} tried here: "
+        f"{words.ms(tried_ms)} of a step."
     )
     if saved := trial.saved():
         lines.append(f"If nothing else changes, a step of {words.ms(trial.step_ms)} would be shorter by:")

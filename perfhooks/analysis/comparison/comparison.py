@@ -86,7 +86,9 @@ class Comparison(msgspec.Struct, kw_only=True):
         if not (self.a.costs.steps and self.b.costs.steps):
             return ""
         clock = "device time" if self.by_device else "host time"
-        of_a, of_b = (f"{side.costs.steps:,} profiled steps of {words.ms(side.step_ms)}" for side in (self.a, self.b))
+        of_a, of_b = (
+            f"{words.count(side.costs.steps, 'profiled step')} of {words.ms(side.step_ms)}" for side in (self.a, self.b)
+        )
         head = "Reasons" if self.is_decided else "Certain differences"
         return f"{head} in {clock}, from {of_a} and {of_b}:"
 
@@ -276,7 +278,9 @@ def _build_rows(rows: Sequence[Contribution]) -> list[dict[str, Any]]:
     if smaller:
         columns = ("a", "b", "count_a", "count_b", "by_count", "by_price")
         sums = {name: sum(getattr(row, name) for row in smaller) for name in columns}
-        shown.append(_build_row(Contribution(name=f"{len(smaller)} smaller rows", kind=reason.ELSEWHERE, **sums)))
+        shown.append(
+            _build_row(Contribution(name=words.count(len(smaller), "smaller row"), kind=reason.ELSEWHERE, **sums))
+        )
     return shown
 
 

@@ -99,7 +99,9 @@ def _read_points(path: Path, skipped: list[str]) -> Iterable[tuple[tuple[str, st
     for stage in run.stages:
         wall = run.steps_of(stage).unrecorded().wall_ms
         if len(wall) < LEAST_STEPS:
-            skipped.append(f"{path.name} has {len(wall)} unprofiled steps of {stage}; {LEAST_STEPS} are needed")
+            skipped.append(
+                f"{path.name} has {words.count(len(wall), 'unprofiled step')} of {stage}; {LEAST_STEPS} are needed"
+            )
             continue
         point = Point(
             run=path.name,

@@ -55,9 +55,8 @@ def verdict(result: Verdict | None, samples: tuple[int, int] | None = None) -> s
     if result.outcome == "same":
         return f"The same, within {_format_bound(result)}: {step} takes {change}."
     if result.outcome == "undecided" and result.is_in_turns and result.runs_a < FEWEST_PAIRS:
-        are = "is" if result.runs_a == 1 else "are"
-        too_few = f"{_describe_runs(result)} {are} too few to decide, {FEWEST_PAIRS} are needed"
-        return f"Undecided: {step} takes {change}; {too_few}."
+        pairs = words.count(result.runs_a, "pair of processes is", "pairs of processes are")
+        return f"Undecided: {step} takes {change}; {pairs} too few to decide, {FEWEST_PAIRS} are needed."
     if result.outcome == "undecided":
         return f"Undecided: {step} takes {change}, {chance}."
     return f"{result.outcome.capitalize()}: {step} takes {change}."
@@ -65,14 +64,11 @@ def verdict(result: Verdict | None, samples: tuple[int, int] | None = None) -> s
 
 def _describe_samples(result: Verdict, samples: tuple[int, int]) -> str:
     a, b = (1e3 / median for median in (result.decisive.a, result.decisive.b))
-    rates = f"{_format_rate(b)} instead of {_format_rate(a)} samples a second, {format_change(1 / result.ratio)}"
+    rates = f"{words.number(b)} instead of {words.count(a, 'sample')} a second, {format_change(1 / result.ratio)}"
     word = {"slower": "Slower", "faster": "Faster", "same": "The same", "undecided": "Undecided"}[result.outcome]
     chance = ", which may be noise" if result.outcome == "undecided" else ""
-    return f"{word} per sample: {rates}{chance}; a step takes {samples[1]:,} samples instead of {samples[0]:,}."
-
-
-def _format_rate(samples: float) -> str:
-    return f"{samples:,.0f}" if samples >= _LARGE else f"{samples:.3g}"
+    counts = f"{words.count(samples[1], 'sample')} instead of {samples[0]:,}"
+    return f"{word} per sample: {rates}{chance}; a step takes {counts}."
 
 
 _LARGE: Final = 100
@@ -180,14 +176,18 @@ def windows_alone(a: Side, b: Side) -> str:
 
 
 def _describe_basis(result: Verdict) -> str:
-    earlier = f", estimated with {result.runs_earlier} earlier runs" if result.runs_earlier else ""
+    earlier = f", estimated with {words.count(result.runs_earlier, 'earlier run')}" if result.runs_earlier else ""
     return f"{_describe_runs(result)}; assumed spread between processes {100 * result.process_sd:.2g}%{earlier}"
 
 
 def _describe_runs(result: Verdict) -> str:
     if result.is_in_turns:
         return f"{words.count(result.runs_a, 'pair')} of processes"
-    return "one run per side" if result.runs_a == result.runs_b == 1 else f"{result.runs_a} and {result.runs_b} runs"
+    return (
+        "one run per side"
+        if result.runs_a == result.runs_b == 1
+        else f"{result.runs_a} and {words.count(result.runs_b, 'run')}"
+    )
 
 
 def _describe_needed(result: Verdict) -> str:
@@ -196,7 +196,7 @@ def _describe_needed(result: Verdict) -> str:
         return f"{words.count(pairs, 'more pair')} would decide" if result.runs_a + pairs <= MOST_PAIRS else ""
     options = []
     if result.more_steps is not None:
-        options.append(f"{result.more_steps} more steps in each run")
+        options.append(f"{words.count(result.more_steps, 'more step')} in each run")
     if result.more_runs is not None:
         options.append(f"{words.count(result.more_runs, 'more run')} per side")
     if not options:
@@ -257,7 +257,7 @@ def subject(row: Contribution) -> str:
 def _describe_calls(row: Contribution) -> str:
     if not row.difference or not row.count_a:
         return ""
-    calls = f"{row.count_a:.4g} -> {row.count_b:.4g} calls"
+    calls = f"{row.count_a:.4g} -> {words.count(row.count_b, 'call')}"
     ratio = row.by_count / row.difference
     if ratio >= _MAIN_CAUSE:
         return f", because of {'more' if row.difference > 0 else 'fewer'} calls ({calls})"

@@ -12,6 +12,7 @@ from perfhooks.analysis.comparison.costs import Amount, Costs, Text, measure, me
 from perfhooks.analysis.comparison.facts import facts
 from perfhooks.analysis.comparison.timed import TimedRun
 from perfhooks.analysis.ranks.known import SummaryCache
+from perfhooks.core import words
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.core.labels import CLOCKS_LOCKED
 from perfhooks.core.statistics import LEAST_STEPS, Level
@@ -114,7 +115,7 @@ def _add_steps(side: Side, run: FinishedRun, stage: str) -> None:
         side.levels.append(timed.level())
         return
     steps = len(timed.steps.wall_ms)
-    side.notes.append(f"{side.label} has {steps} unprofiled steps of {stage}; {LEAST_STEPS} are needed")
+    side.notes.append(f"{side.label} has {words.count(steps, 'unprofiled step')} of {stage}; {LEAST_STEPS} are needed")
 
 
 def timed_run(run: FinishedRun, stage: str) -> TimedRun:

@@ -149,7 +149,7 @@ def host_bound(window: Evidence) -> Iterator[Finding]:
     sources = [source for source in window.idle_sources(*SLOW, among=short) if source[0] not in device_time.CAUSES]
     wall_ms = window.mean("wall_ms")
     evidence = [
-        text("launches", launches=launches, counter=counter, wall_ms=wall_ms, every_ms=wall_ms / max(launches, 1)),
+        text(counter, launches=launches, wall_ms=wall_ms, every_ms=wall_ms / max(launches, 1)),
         text("causes", busy_ms=window.mean("device_busy_ms")),
         *_cause_lines(window, SLOW, short),
         *top_lines(sources),

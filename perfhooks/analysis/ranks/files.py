@@ -179,7 +179,7 @@ def _parse(texts: Mapping[int, bytes], ranks: Sequence[int]) -> pl.DataFrame:
     lines = [body.count(b"\n") + 1 if body else 0 for body in bodies]
     table = pl.read_csv(b"\n".join([header, *filter(None, bodies)]), infer_schema=False)
     if table.height != sum(lines):
-        raise ValueError(f"{sum(lines)} lines contain {table.height} rows")
+        raise ValueError(f"rows: expected {sum(lines)}, got {table.height}")
     return table.with_columns(pl.Series("rank", np.repeat(ranks, lines), dtype=pl.Int64))
 
 

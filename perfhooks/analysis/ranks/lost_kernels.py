@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from perfhooks.analysis.ranks import roles
+from perfhooks.core import words
 from perfhooks.trace.nesting.intervals import MOST
 
 if TYPE_CHECKING:
@@ -34,8 +35,10 @@ def find(window: RankedWindow) -> dict[int, str]:
         other_counts = counts.filter(is_other & (pl.col("rank") != rank))
         usual = other_counts.select(pl.col("ops", "kernels").median()).row(0) if other_counts.height else (0.0, 0.0)
         if ops >= MOST * usual[0] and kernels < MOST * usual[1]:
-            few = f"{kernels:.0f} kernels per step, but {usual[1]:.0f} on other ranks with about as many operators"
-            lost[rank] = f"lacks kernels in the trace ({few}): the device times are unknown"
+            few = f"{words.count(kernels, 'kernel')} per step, but {usual[1]:.0f} on other ranks"
+            lost[rank] = (
+                f"lacks kernels in the trace ({few} with about as many operators): the device times are unknown"
+            )
     return lost
 
 

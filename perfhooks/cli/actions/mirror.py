@@ -170,7 +170,7 @@ def _tree(url: str) -> dict[str, _File]:
     if not entries:
         raise PerfhooksError(f"{url} is empty or does not exist")
     if len(entries) > _MOST:
-        raise PerfhooksError(f"{url} has {len(entries)} files; no run has more than {_MOST}")
+        raise PerfhooksError(f"{url} has {words.count(len(entries), 'file')}; no run has more than {_MOST}")
     files = {}
     for full, info in entries.items():
         name = full.removeprefix(path).lstrip("/") or full.rpartition("/")[2]

@@ -21,7 +21,9 @@ def line(state: RunState) -> str:
     parts = [_where(state), *_pace(state)]
     slow = [rank.rank for rank in state.ranks if rank.slow]
     if slow:
-        parts.append(f"{len(slow)} of {len(state.ranks)} ranks slow ({words.first_names(list(map(str, slow)))})")
+        parts.append(
+            f"{len(slow)} of {words.count(len(state.ranks), 'rank')} slow ({words.first_names(list(map(str, slow)))})"
+        )
     if state.slow:
         rank, last = state.slow[0]
         parts.append(f"last slow: step {last.step} of rank {rank} ({last.cause})")

@@ -25,7 +25,7 @@ from perfhooks.cli.turns.supervisor import GRACE_S, ComparisonEndError, supervis
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.core.process import POLL_S
 from perfhooks.core.progress import status_line
-from perfhooks.core.words import ms
+from perfhooks.core.words import count, ms
 from perfhooks.record.launch import command_line, exit_summary, notes
 from perfhooks.report.finishing.leftovers import finish_all
 from perfhooks.report.page import findings_file, run_data
@@ -263,7 +263,7 @@ def _judged(row: TunedChange, result: ComparisonResult | str, *, is_numeric_allo
     steps = [{program.effects.steps for program in side if program.effects.steps is not None} for side in (a, b)]
     reason = None
     if all(steps) and steps[0] != steps[1]:
-        reason = f"the training makes {max(steps[1])} steps instead of {max(steps[0])}"
+        reason = f"the training makes {count(max(steps[1]), 'step')} instead of {max(steps[0])}"
     elif verdict.outcome != "faster":
         reason = str(verdict.outcome)
     elif difference != 0 and not is_numeric_allowed:

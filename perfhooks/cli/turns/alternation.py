@@ -14,6 +14,7 @@ from perfhooks.core import words
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.record.launch.command_line import PATIENCE_S
 from perfhooks.record.launch.turns import Turn
+from perfhooks.run.steps import FEWEST_FIRST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,9 @@ varied by 1.4% with these blocks on one CPU, and by 7.1% with blocks of 0.2 s on
 """
 LONG_S: Final = 0.2
 """Length of a block in s if a device or child processes compute too."""
+
+_TIMED_BLOCKS: Final = 2
+"""Blocks after which the step time is known. The first step often contains one-time work."""
 
 
 class NoStepsError(PerfhooksError):
@@ -88,10 +92,11 @@ class Alternation:
         if judgement is None or judgement.verdict.outcome != "undecided" or not judgement.is_short:
             return ""
         steps = min(program.steps for program in self.programs)
+        few = words.count(steps, "step is", "steps are")
         if judgement.missing_steps == math.inf:
-            return f"{steps} steps are too few, and too uneven: let each command train for much longer"
+            return f"{few} too few, and too uneven: let each command train for much longer"
         needed = f"{float(f'{steps * judgement.missing_steps:.2g}'):,.0f}"
-        return f"{steps} steps are too few, about {needed} would do: let each command train for longer"
+        return f"{few} too few, about {needed} would do: let each command train for longer"
 
     def run(self) -> None:
         try:
@@ -161,9 +166,25 @@ class Alternation:
                     return
                 if len(programs) > 1:
                     program.stop_children()
+            if not self.pairs:
+                for program in programs:
+                    self._check_limit(program)
             if time.monotonic() > last_message_s + 0.5:
                 last_message_s = time.monotonic()
                 self.owner.status(self._said(words.count(len(programs[-1].blocks), "turn")))
+
+    def _check_limit(self, program: Program) -> None:
+        """Raise if ``--seconds`` ends the program before the steps of a comparison, even at its fastest step time."""
+        seconds, blocks = self.plan.seconds, program.blocks
+        if seconds is None or len(blocks) < _TIMED_BLOCKS:
+            return
+        step_s = min(block.wall_ns / block.steps for block in blocks) * 1e-9
+        if program.steps + (seconds - program.seconds) / step_s < FEWEST_FIRST + LEAST_BLOCKS:
+            enough_s = math.ceil((FEWEST_FIRST + 2 * LEAST_BLOCKS) * step_s)
+            raise PerfhooksError(
+                f"a step of {program.command.name} takes {words.ms(step_s * 1e3)}, so --seconds {seconds:g} ends it "
+                f"after too few steps to compare; use --seconds {enough_s} or more"
+            )
 
     def _have_begun(self, programs: Sequence[Program]) -> bool:
         # a program without steps that perfhooks can detect may never end

@@ -18,6 +18,7 @@ from perfhooks.analysis.comparison.turns import Block
 from perfhooks.cli.turns import processes
 from perfhooks.cli.turns.freezing import Freezer
 from perfhooks.cli.turns.supervisor import GRACE_S
+from perfhooks.core import words
 from perfhooks.core.errors import OptionError
 from perfhooks.core.process import POLL_S
 from perfhooks.record.launch import command_line, exit_summary, notes
@@ -253,13 +254,11 @@ class Program:
         if self._block_began is not None and time.monotonic() - self._block_began > SILENT_S:
             came = len(self._held)
             ranks = (
-                f"{came} of {max(turn_end.ranks for turn_end in self._held.values())} ranks"
+                f"{came} of {words.count(max(turn_end.ranks for turn_end in self._held.values()), 'rank')}"
                 if came
                 else "none of the ranks"
             )
-            self.notes.append(
-                f"{ranks} of {self.command.name} reached the same step within {SILENT_S / 60:.0f} minutes"
-            )
+            self.notes.append(f"{ranks} of {self.command.name} reached the same step within {words.ms(SILENT_S * 1e3)}")
             self.is_over = True
 
     def has_lost_patience(self, beside: Program) -> bool:

@@ -282,7 +282,7 @@ class LoopController:
         with lifetime.busy(), guard("ending the window", self.options["on_error"]):
             self._close(step, "profiling this step failed")
         if self._failures >= MAX_FAILURES:
-            logger.warning("profiling failed %d times in a row, and is disabled", self._failures)
+            logger.warning("profiling failed %s in a row, and is disabled", words.count(self._failures, "time"))
             return
         self.pulse.due = self._turn_at = step + 1
 

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from perfhooks.core import words
 from perfhooks.core.guard import MAX_FAILURES, guard, logger
 from perfhooks.core.process import EXIT_S, POLL_S
 from perfhooks.core.progress import show_wait
@@ -123,8 +124,8 @@ class Tasks:
             level = logging.WARNING if self.windows_left else logging.DEBUG
             logger.log(
                 level,
-                "perfhooks starts no further worker, and %d windows are not finished: %s",
-                self.windows_left,
+                "perfhooks starts no further worker, and %s not finished: %s",
+                words.count(self.windows_left, "window is", "windows are"),
                 _LATER,
             )
         elif self._deaths > 1:

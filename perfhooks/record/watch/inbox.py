@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.core.guard import cause_of, logger
 from perfhooks.core.options import MOST_WAITING
-from perfhooks.core.words import printable
+from perfhooks.core.words import count, printable
 from perfhooks.record.watch.loops import LoopRequest
 from perfhooks.run.live import requests
 from perfhooks.run.live.requests import Answer, RankPosition
@@ -40,7 +40,7 @@ class RequestInbox:
         # at most this many are refused: an answer takes 0.3 ms
         incoming = list(itertools.islice(requests.requested(new), 2 * MOST_WAITING))
         for _, name, _ in incoming[MOST_WAITING:]:
-            self._refuse(name, f"{len(new)} requests arrived at once; at most {MOST_WAITING} are accepted")
+            self._refuse(name, f"{count(len(new), 'request')} arrived at once; at most {MOST_WAITING} are accepted")
         for file, name, kind in incoming[:MOST_WAITING]:
             if kind == "call":
                 position = RankPosition(
@@ -75,7 +75,8 @@ class RequestInbox:
             if len(loop.inbox) < MOST_WAITING:
                 loop.ask(LoopRequest("request", window.steps, window.first, window.options, name))
             else:
-                self._refuse(name, f"{len(loop.inbox)} requests already wait for the end of the step")
+                waiting = count(len(loop.inbox), "request already waits", "requests already wait")
+                self._refuse(name, f"{waiting} for the end of the step")
 
     def _refuse(self, name: str, why: str) -> None:
         (logger.debug if self._has_refused else logger.warning)("a request is refused: %s", printable(why))

@@ -89,7 +89,7 @@ def _describe_extras(result: Comparison) -> Iterator[str]:
     ranks = comparison.ranks(result)
     for name, summary in ranks.items():
         yield (
-            f"{name.upper()}: {summary['count']} ranks, median step {words.ms(summary['median_ms'])}, "
+            f"{name.upper()}: {words.count(summary['count'], 'rank')}, median step {words.ms(summary['median_ms'])}, "
             f"slowest rank {summary['slowest']} with {words.ms(summary['slowest_ms'])}"
         )
 

@@ -151,9 +151,9 @@ def headline(
     if not (unmarked or len(steps)) or float(table["wall_ms"].sum()) <= 0:
         return ""
     usual = table.filter(pl.Series(step_kinds.usual(table)))
-    span = unmarked or step_kinds.described(table)
+    span, count = unmarked or step_kinds.described(table), words.count(table.height, "step")
     rare = [
-        f"{words.ms(kind['wall_ms'])} if {_ACTIVITIES[kind['kind']]} ({kind['count']} of {table.height} steps)"
+        f"{words.ms(kind['wall_ms'])} if {_ACTIVITIES[kind['kind']]} ({kind['count']} of {count})"
         for kind in other_kinds(table)
     ]
     largest = [] if operators is None else _largest(usual, operators)

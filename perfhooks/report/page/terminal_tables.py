@@ -104,14 +104,14 @@ def _draw(console: Console, name: str, table: pl.DataFrame, limit: int, nothing:
     cells = {column: [_cell(value) for value in rows[column]] for column in columns}
     numeric = {column for column in columns if rows[column].dtype.is_numeric()}
     unit = ", times in ms" if any(column.endswith("_ms") for column in columns) else ""
-    count = f"{rows.height} of {table.height}" if rows.height < table.height else f"{table.height}"
-    console.print(f"[bold]{name}[/bold] [dim]{count} {'row' if table.height == 1 else 'rows'}{unit}[/dim]")
+    part = f"{rows.height} of " if rows.height < table.height else ""
+    console.print(f"[bold]{name}[/bold] [dim]{part}{words.count(table.height, 'row')}{unit}[/dim]")
     if _fits_transposed_only(cells, console.width) and not set(columns) - numeric - {"stage", "window"}:
         _draw_transposed(console, cells)
     else:
         _draw_plain(console, cells, numeric)
     if rows.height < table.height:
-        console.print(f"[dim]{table.height - rows.height} more rows: --limit 0 shows all[/dim]")
+        console.print(f"[dim]{words.count(table.height - rows.height, 'more row')}: --limit 0 shows all[/dim]")
 
 
 def _draw_checks(console: Console, table: pl.DataFrame) -> None:

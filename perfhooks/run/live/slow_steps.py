@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
 
+from perfhooks.core import words
 from perfhooks.core.guard import logger
 from perfhooks.core.words import MAX_TEXT, ms, printable
 from perfhooks.run.capture import Step
@@ -102,4 +103,6 @@ class Log:
             logger.info("%s", row)
         elif str(count).strip("0") in ("1", "3"):
             where = f", {row.line}" if row.line else ""
-            logger.info("%d slow steps so far, %s on average: %s%s", count, ms(wall_ms / count), row.cause, where)
+            logger.info(
+                "%s so far, %s on average: %s%s", words.count(count, "slow step"), ms(wall_ms / count), row.cause, where
+            )

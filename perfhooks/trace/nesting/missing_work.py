@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from perfhooks.core import words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.model import Doubt
 from perfhooks.trace.names import runtime_calls, work_kinds
@@ -263,8 +264,10 @@ def cut_overflowed(trace: Trace) -> None:
     if excess.any():
         trace.overflowed = trace.device_rows[excess > 0]
         trace.sparse_columns[OVERFLOW] = trace.overflowed, excess[excess > 0]
-        text = f"{len(trace.overflowed)} of {len(recorded)} kernels, copies and memsets end after later work on their"
-        text += " stream has begun, or after the host has waited for them: perfhooks shortens them to that moment"
+        text = (
+            "perfhooks shortens device work that ends after later work on its stream has begun, or after the host has "
+        )
+        text += f"waited for it: {len(trace.overflowed)} of {words.count(len(recorded), 'record')}"
         trace.doubts.append(Doubt("overflowed-kernels", len(trace.overflowed), text))
 
 

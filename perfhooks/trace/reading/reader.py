@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
+from perfhooks.core import words
 from perfhooks.core.errors import TraceError
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.model import Doubt, Trace
@@ -374,7 +375,7 @@ class _Reader:
         if is_foreign or (kinds <= {Kind.OTHER}):
             raise TraceError(formats.refusal(self.path, self._sample))
         if damaged:
-            self.doubts.append(Doubt("dropped-events", damaged, f"{damaged} events could not be read"))
+            self.doubts.append(Doubt("dropped-events", damaged, f"{words.count(damaged, 'event')} could not be read"))
         return self._columns.trace(self.path, self._metadata, self.doubts)
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from perfhooks.core import words
 from perfhooks.trace.bounds import APART_NS
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
 from perfhooks.trace.model import Doubt
@@ -62,7 +63,7 @@ class Validity:
             kinds = self._kinds[name]
             if count := kinds.total():
                 work_count = sum(kinds[kind] for kind in DEVICE_WORK)
-                subject = "1 record has" if count == 1 else f"{count} records have"
+                subject = words.count(count, "record has", "records have")
                 of_device = f", {work_count} of them work of a device" if work_count else ""
                 doubts.append(Doubt(name, count, f"{subject} no {property_name}{of_device}: dropped"))
         return doubts

@@ -33,7 +33,6 @@ _COUNTS: Final = re.compile(
 _STOPPED: Final = re.compile(r"(?:collection|tracing|profiling|CUPTI).{0,60}stopp(?:ed|ing) early", re.IGNORECASE)
 _RANGES: Final = "cuda_profiler_range"
 _BUFFERS: Final = "Buffer Request"
-_WORK: Final = "kernels, copies and memsets"
 
 _SCHEMA: Final = {"severity": pl.String, "name": pl.String, "count": pl.Int64, "text": pl.String, "first": pl.String}
 
@@ -102,18 +101,21 @@ def _check_launches(trace: Trace) -> Iterator[Check]:
     if not len(lost):
         return
     if not trace.is_device_traced and not len(_counter_ranges(trace)):
-        text = f"{len(lost)} kernel launches, but no device work: it was not recorded, or its records were lost"
+        launches = words.count(len(lost), "kernel launch", "kernel launches")
+        text = f"{launches}, but no device work: it was not recorded, or its records were lost"
         yield Check("error", "no-device-work", len(lost), text, _describe_first(trace, lost))
     if not trace.is_device_traced:
         return
     complete = trace.launches[trace.launches >= 0]
     tail = lost[trace.start[lost] > trace.start[complete].max(initial=np.iinfo(np.int64).min)]
     if len(tail) >= MIN_RECORDS:
-        text = f"the last {len(tail)} launches have no kernel: device recording stopped before the window ended"
+        launches = words.count(len(tail), "launch", "launches")
+        text = f"no kernel for the last {launches}: device recording stopped before the window ended"
         yield Check("error", "device-stopped", len(tail), text, _describe_first(trace, tail))
         lost = lost[~np.isin(lost, tail)]
     if len(lost):
-        text = f"{len(lost)} of {len(calls)} launches have no kernel: the record was lost, so kernel times are missing"
+        launches = words.count(len(calls), "launch", "launches")
+        text = f"no kernel for {len(lost)} of {launches}: the record was lost, so kernel times are missing"
         yield Check("warning", "launches-without-kernel", len(lost), text, _describe_first(trace, lost))
 
 
@@ -121,8 +123,9 @@ def _check_counters(trace: Trace) -> Iterator[Check]:
     rows = _counter_ranges(trace)
     if len(rows):
         text = (
-            f"{len(rows)} ranges of CUPTI's range profiler, which runs kernels one by one, counts hardware events and "
-            "records no times: the device tables are empty; record times in a window without the range profiler"
+            f"{words.count(len(rows), 'range')} of CUPTI's range profiler, which runs kernels one by one, counts "
+            "hardware events and records no times: the device tables are empty; record times in a "
+            "window without the range profiler"
         )
         yield Check("info", "counters-only", len(rows), text, _describe_first(trace, rows))
 
@@ -140,7 +143,7 @@ def _check_orphans(trace: Trace) -> Iterator[Check]:
     orphans = work[(trace.launches < 0) & ~is_before_window]
     if not len(orphans):
         return
-    text = f"{len(orphans)} of {len(work)} {_WORK} have no launch in the trace"
+    text = f"no launch in the trace for {len(orphans)} of {_count_work(len(work))}"
     if not len(trace.rows(Kind.RUNTIME)):
         severity, reason = "info", "no runtime calls were recorded, so this work counts in the step in which it ran"
     elif len(orphans) <= max(NOTABLE * len(work), 1):
@@ -153,8 +156,8 @@ def _check_orphans(trace: Trace) -> Iterator[Check]:
 def _before_window_check(trace: Trace, rows: Ints) -> Check:
     time_ms = intervals.total(intervals.of_slices(trace, rows)) * MS
     text = (
-        f"{len(rows)} {_WORK} ({words.ms(time_ms)}) were launched before the window: they are in "
-        "the table of kernels, but in no step"
+        f"launched before the window: {_count_work(len(rows))} ({words.ms(time_ms)}), in the table of kernels, but in "
+        "no step"
     )
     return Check("info", "launched-before-window", len(rows), text, _describe_first(trace, rows))
 
@@ -164,7 +167,7 @@ def _check_nested(trace: Trace) -> Iterator[Check]:
     inner = work[holder >= 0]
     if len(inner):
         text = (
-            f"{len(inner)} of {len(work)} {_WORK} lie within others of the same stream, "
+            f"within other work of the same stream: {len(inner)} of {_count_work(len(work))}, "
             "for example kernels within a recorded library call: outer work counts without its inner work, "
             "so no moment of a stream counts twice"
         )
@@ -179,16 +182,15 @@ def _check_clocks(trace: Trace) -> Iterator[Check]:
     consequence = ": the clocks of host and device disagree" + ("" if agree else ", and busy times are unknown")
     late = work[device.overdue(trace)] if len(work) else work
     if len(late):
-        text = f"{len(late)} of {len(work)} {_WORK} end after the host has waited for them{consequence}"
+        text = f"ended after the host has waited for it: {len(late)} of {_count_work(len(work))}{consequence}"
         yield Check("error", "clocks-apart", len(late), text, _describe_first(trace, late))
     elif not len(early) and not agree:
         text = f"the recorded times of all device work are far from those of the host{consequence}"
         yield Check("error", "clocks-apart", len(work), text, _describe_first(trace, work))
     if len(early):
         max_lead = int(lead[launch >= 0].max()) * MS
-        text = (
-            f"{len(early)} of {len(work)} {_WORK} began before their launch, by up to {words.ms(max_lead)}{consequence}"
-        )
+        number = f"{len(early)} of {_count_work(len(work))}"
+        text = f"began before its launch: {number}, by up to {words.ms(max_lead)}{consequence}"
         yield Check("error", "kernels-before-launch", len(early), text, _describe_first(trace, early))
 
 
@@ -203,7 +205,7 @@ def _check_few_kernels(trace: Trace) -> Iterator[Check]:
         rows = np.flatnonzero(is_chosen)
         if len(rows):
             first = rows[0]
-            counts = f"{few.kernels[first]} kernels, its neighbours {few.usual[first]} or more"
+            counts = f"{words.count(int(few.kernels[first]), 'kernel')}, its neighbours {few.usual[first]} or more"
             text = f"step {marks.number[first]}: {counts}, {reason}"
             yield Check(severity, "step-with-few-kernels", len(rows), text, _describe_step(trace, marks, first))
 
@@ -212,8 +214,8 @@ def _check_replays(trace: Trace) -> Iterator[Check]:
     short = missing_work.short_replays(trace)
     if len(short.calls):
         text = (
-            f"replays of one graph differ by {short.missing} kernels: {len(short.calls)} replays lack records, "
-            "so the device times of their steps are unknown"
+            f"replays of one graph differ by {words.count(short.missing, 'kernel')}: without all records of "
+            f"{words.count(len(short.calls), 'replay')}, the device times of these steps are unknown"
         )
         yield Check("warning", "unequal-replays", len(short.calls), text, _describe_first(trace, short.calls))
 
@@ -221,7 +223,11 @@ def _check_replays(trace: Trace) -> Iterator[Check]:
 def _check_computation(trace: Trace) -> Iterator[Check]:
     if missing_work.lacks_computation(trace):
         ops = trace.rows(Kind.OP)
-        problem = f"{len(ops)} operators ran, but no kernel that computes" if len(ops) else "copies, but no kernel"
+        problem = (
+            f"{words.count(len(ops), 'operator')} ran, but no kernel that computes"
+            if len(ops)
+            else "copies, but no kernel"
+        )
         text = f"{problem} was recorded: device times are unknown"
         yield Check(
             "error", "no-compute-kernels", 1, text, _describe_first(trace, ops if len(ops) else trace.device_rows)
@@ -261,7 +267,8 @@ def _check_marks(trace: Trace) -> Iterator[Check]:
         ].tolist()
         jumping += on_thread[1:][numbers[on_thread][1:] - 1 != numbers[on_thread][:-1]].tolist()
     if crossing:
-        text = f"{len(crossing)} step marks begin before the previous mark ends: their times are counted twice"
+        marks = words.count(len(crossing), "step mark begins", "step marks begin")
+        text = f"{marks} before the previous mark ends: this time is counted twice"
         yield Check("warning", "overlapping-steps", len(crossing), text, _describe_step(trace, steps, crossing[0]))
     if jumping:
         text = f"step {numbers[jumping[0]]} follows step {numbers[jumping[0] - 1]}: marks are missing or out of order"
@@ -335,6 +342,10 @@ _EXAMINATIONS: Final[tuple[Callable[[Trace], Iterator[Check]], ...]] = (
     ),
     *(_check_computation, _check_rates, _check_marks, _check_overhead, _check_start),
 )
+
+
+def _count_work(rows: int) -> str:
+    return words.count(rows, "kernel, copy or memset", "kernels, copies and memsets")
 
 
 def _describe_first(trace: Trace, rows: Ints) -> str:

@@ -1,8 +1,8 @@
 """Texts of findings. Each rule has a file in this folder; rules supply the values in braces.
 
 Format specifications are those of Python, and ``ms``, ``share`` and ``size`` of `perfhooks.core.words`. ``{lines:count
-line}`` is a number with its noun: ``1 line``, ``2 lines``. ``{rate:.3g GB/s}`` is a number with its unit. A list of
-lines is joined by commas.
+line/lines}`` is a number with its noun: ``1 line``, ``2 lines``. ``{rate:.3g GB/s}`` is a number with its unit. A list
+of lines is joined by commas.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Formatter(string.Formatter):
             return _joined(value)
         kind, *nouns = format_spec.split(" ")
         if kind == "count":
-            return words.count(value, *nouns)
+            return words.count(value, *" ".join(nouns).split("/"))
         text = _FORMATS[kind](value) if kind in _FORMATS else super().format_field(value, kind)
         return " ".join([text, *nouns])
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
+from perfhooks.core import words
 from perfhooks.trace.kinds import Kind, Lane, lane
 from perfhooks.trace.model import Doubt
 from perfhooks.trace.names.ranges import GARBAGE
@@ -66,7 +67,11 @@ def classify(
     by_thread = [number if key is None else numbers.threads[key] for number, key in enumerate(keys)]
     columns["thread"][has_lane] = np.array(by_thread, np.int32)[columns["thread"][has_lane]]
     if unknown:
-        yield Doubt("unknown-tasks", unknown, f"{unknown} tasks of an unknown type do not count as work of the device")
+        yield Doubt(
+            "unknown-tasks",
+            unknown,
+            f"not counted as work of the device: {words.count(unknown, 'task')} of an unknown type",
+        )
 
 
 def _classify_tasks(
