@@ -21,8 +21,10 @@ from perfhooks import testing
 from perfhooks.cli import app
 from perfhooks.cli.actions import capture, output, show
 from perfhooks.cli.actions.asking import RankOutcome
+from perfhooks.cli.actions.sources import Source
 from perfhooks.report.page import terminal_tables
 from perfhooks.run.capture import Capture, Place
+from perfhooks.run.circumstances import Circumstances
 from perfhooks.run.publishing import publish_json
 from perfhooks.testing import annotation, kernel, launch, memory, op, python_frame, step_mark
 
@@ -431,6 +433,29 @@ def test_empty_table_of_stacks_explains_how_to_record_stacks(tmp_path, capsys, t
     path = testing.write_trace(tmp_path / "t.json", [*frames, testing.op("aten::mm", 100, 200)])
     show.show(str(path), (table,), form="table")
     assert "no stacks" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("recorded", "warning"),
+    [
+        ((12, None), "modules from step 12 only: times of few steps vary; perfhooks run --with-stack"),
+        ((12, "a limit"), "modules from a part of step 12 only (a limit): times of few steps vary; "),
+        ((14, None), ""),
+    ],
+)
+def test_tables_of_few_steps_have_a_warning(monkeypatch, tmp_path, capsys, recorded, warning):
+    frames = [testing.python_frame(name, 50, 300) for name in ("train.py(3): step", "nn.Module: Net_0")]
+    path = testing.write_trace(tmp_path / "t.json", [*frames, testing.op("aten::mm", 100, 200)])
+    facts = {"options": {"with_stack": True}, "circumstances": Circumstances(is_launched=True)}
+    last, partial = recorded
+    window = Capture(first=12, last=last, reached=last, partial=partial, **facts)
+    monkeypatch.setattr(show, "find", lambda _: [Source(path, "w", window)])
+    show.show(str(path), ("operators",), form="csv")
+    assert not capsys.readouterr().err
+    show.show(str(path), ("modules",), form="csv")
+    error = capsys.readouterr().err
+    assert warning in error
+    assert bool(error) == bool(warning)
 
 
 @pytest.mark.parametrize(

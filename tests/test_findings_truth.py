@@ -179,6 +179,10 @@ def cost(unprofiled, data=None, thread=None, profiled=100.0, **known):
     return replace(WHOLE, cost=Cost(**ms), **known)
 
 
+def alone(others):
+    return replace(WHOLE, cost=Cost(others=others))
+
+
 def on(capture=WHOLE, *, cores=16, threads=1, **known):
     return replace(capture, circumstances=Circumstances(cores=cores, threads=threads, **known))
 
@@ -249,6 +253,8 @@ CASES = {
         "20% of the time": (loading(40), on(queued=0.2)),
         "40%, in the thread itself": (loading(40), on(queued=0.4)),
         "40%, with workers": (loading(40, WORKERS), on(queued=0.4)),
+        "40%, without other programs": (loading(40), on(alone(0.02), queued=0.4)),
+        "40%, with other programs": (loading(40), on(alone(0.6), queued=0.4)),
         "unknown": (loading(40), on(queued=None)),
         "never": (loading(40), on(queued=0.0)),
         "4.9%": (loading(40), on(queued=0.049)),

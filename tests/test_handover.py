@@ -163,14 +163,15 @@ def test_finished_window_contains_waits_of_unprofiled_steps(tmp_path):
     lines = ["wait,104.0,51.0"] * 9 + ["wait,900.0,890.0"] + ["active,1000.0,990.0"] * 3
     rows = "".join(f"train,{step},{line}\n" for step, line in enumerate(lines))
     (tmp_path / "rank0.timeline.csv").write_text(HEADER + rows)
-    seconds = "train,0,9,1000,500,700,0\ntrain,9,12,3000,1100,1400,0\n"
+    seconds = "train,0,9,1000,500,700,0,100\ntrain,9,12,3000,1100,1400,0,300\n"
     (tmp_path / "rank0.processor.csv").write_text(WAITS_HEADER + seconds)
     found = _cost(Capture(), 7, Run(tmp_path), 0)
     assert (found.idle_step_ms, found.recorded_step_ms, found.events) == (104.0, 1000.0, 7)
     assert found.idle_data_ms == pytest.approx(104 * (6 * 51 + 890) / (6 * 104 + 900))
     assert found.idle_thread_ms == pytest.approx(0.4 * 104)
+    assert found.others == pytest.approx(0.1)
     other = _cost(Capture(stage="validate"), 7, Run(tmp_path), 0)
-    assert other.idle_data_ms is other.idle_thread_ms is None
+    assert other.idle_data_ms is other.idle_thread_ms is other.others is None
 
 
 def test_unprofiled_step_time_uses_all_steps_at_the_end():

@@ -49,6 +49,8 @@ class Cost:
     """Mean wait for data of unprofiled steps in ms, without slow steps."""
     idle_thread_ms: float | None = None
     recorded_step_ms: float | None = None
+    others: float | None = None
+    """CPU use by other programs during the loop, as a fraction of all CPUs of the host."""
 
     @property
     def slowdown(self) -> float | None:

@@ -33,14 +33,17 @@ def busy_machine(window: Evidence) -> Iterator[Finding]:
 
     The threshold is `perfhooks.run.circumstances.BUSY`, for Linux's run-queue wait (`perfhooks.record.watch.counters`).
     """
-    circumstances = window.capture.circumstances
+    circumstances, others = window.capture.circumstances, window.capture.cost.others
     if not window.is_busy:
         return
+    version = "alone" if others is not None and others < BUSY else ""
     threads = max(1, (circumstances.cores or 8) // (2 * max(circumstances.ranks, 1)))
-    text = window.texts("busy-machine", queued=circumstances.queued, threads=threads)
+    text = window.texts("busy-machine", version, queued=circumstances.queued, threads=threads)
     evidence = [text("threshold", threshold=BUSY)]
     if circumstances.cores is not None:
         evidence.append(text("cpus", cpus=circumstances.cores, ranks=circumstances.ranks))
+    if others is not None:
+        evidence.append(text("others", others=others))
     yield from window.finding(text, None, evidence=evidence, doubts_others=True)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 import polars as pl
+import typer
 
 from perfhooks import trace
 from perfhooks.analysis import findings, ranks
@@ -21,6 +22,7 @@ from perfhooks.cli.targets import run_in
 from perfhooks.core import words
 from perfhooks.core.errors import OptionError, PerfhooksError
 from perfhooks.core.progress import show_spinner
+from perfhooks.core.schedule.settled import FEWEST_STEPS
 from perfhooks.report.finishing.adoption import adopted
 from perfhooks.report.handlers import collectives
 from perfhooks.report.page import compiled_rows, findings_file, slow_rows, startup_rows
@@ -320,6 +322,7 @@ def show(
         raise OptionError(f"limit must be an integer >= 0, got {limit}")
     target = mirror.named(target)
     by_name = tables(target, selected, by, communication=communication)
+    _warn_of_few_steps(target, [name for name in selected if name in _OF_STACKS and _need(name, by)])
     if form == "table" and "labels" in by_name and not names and not by_name["labels"]["own"].any():
         del by_name["labels"]
     if form == "table" and not sort and "operators" in by_name:
@@ -361,6 +364,17 @@ def _unrecorded(target: str | None, by_name: Mapping[str, pl.DataFrame]) -> dict
     )
     missed = data.missing_samples_text(circumstances)
     return reasons | (dict.fromkeys(("workers", "plan"), missed) if missed else {})
+
+
+def _warn_of_few_steps(target: str | None, names: Sequence[str]) -> None:
+    capture = last_window(find(target), need="with_stack")[0].capture if names else None
+    if capture is None or not capture.options.get("with_stack") or capture.end - capture.first + 1 >= FEWEST_STEPS:
+        return
+    shown = words.steps(capture.first, capture.end)
+    basis = f"a part of {shown} only ({capture.partial})" if capture.is_part else f"{shown} only"
+    option = frameworks.stacks(capture.circumstances)
+    text = f"{', '.join(names)} from {basis}: times of few steps vary; {option} records more steps"
+    typer.echo(words.line(f"perfhooks: {text}"), err=True)
 
 
 def _by_device(table: pl.DataFrame) -> pl.DataFrame:

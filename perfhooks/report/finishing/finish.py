@@ -152,6 +152,7 @@ def _cost(capture: Capture, events: int | None, run: Run, rank: int) -> Cost:
         idle_data_ms=None if idle_ms is None or idle.waiting is None else idle_ms * idle.waiting,
         idle_thread_ms=None if idle_ms is None or waits is None else idle_ms * waits.computed,
         recorded_step_ms=recorded_ms,
+        others=None if waits is None else waits.others,
         events=events,
     )
 
