@@ -166,6 +166,6 @@ def make_run(folder, events, steps, *, stage="train", options=None, rank=0, **ma
 def undocumented(data):
     """Fields of a comparison in JSON that docs/compare.md does not name."""
     page = (Path(__file__).parents[1] / "docs/compare.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`(\w+)`", page.partition("## The JSON")[2]))
+    named = set(re.findall(r'"(\w+)":', page.partition("## The JSON")[2]))
     sides = [data["a"]] if "a" in data else data["programs"][:1]
     return {*data, *data["verdict"], *data["verdict"]["mean"], *(name for side in sides for name in side)} - named
