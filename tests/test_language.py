@@ -103,7 +103,7 @@ PLURAL = re.compile(r" (?:(?!(?:times|million|has|without|before|for|with) )[a-z
 NO_COUNT = {"times", "bytes", "does", "has", "this", "is", "was", "its", "as", "activities", "multiprocessors"}
 """Words that also follow one thing: factors, sizes, verbs and names of Python."""
 VERBS = {"arrives", "belongs", "contains", "disables", "lacks", "names", "needs", "reads", "runs", "sets", "supplies"}
-VERBS |= {"ends", "takes", "works"}
+VERBS |= {"ends", "records", "takes", "works"}
 TEXTS = {"device.graph", "unit", "link", "subject", "place", "line"}
 """Fields of findings that are no numbers."""
 
