@@ -183,7 +183,7 @@ def test_ctrl_c_shows_the_measurements_so_far(folder):
         shown = terminal.text.partition("WAITING")[2]
         assert "waits" in shown, "the row of the first operator"
         assert "Interrupted: fewer operators were measured than planned." in shown
-        assert "the 2 operators tried here" in shown
+        assert "; 2 operators tried here" in shown
         assert "Traceback" not in terminal.text
 
 

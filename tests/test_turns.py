@@ -523,7 +523,7 @@ def test_program_with_separated_ranks_is_ended(monkeypatch):
     assert (found.is_over, found.notes) == (False, [])
     found._held = {0: SimpleNamespace(ranks=2)}
     found._give_up()
-    assert (found.is_over, found.notes) == (True, ["1 of 2 ranks of A reached the same step within -0 minutes"])
+    assert (found.is_over, found.notes) == (True, ["1 of 2 ranks of A reached the same step within -1 s"])
 
 
 def test_ranks_that_ended_on_one_cpu_move_no_thread():
