@@ -36,14 +36,14 @@ def busy_machine(window: Evidence) -> Iterator[Finding]:
     circumstances, others = window.capture.circumstances, window.capture.cost.others
     if not window.is_busy:
         return
-    version = "alone" if others is not None and others < BUSY else ""
+    version = "" if others is None else "alone" if others < BUSY else "beside-others"
     threads = max(1, (circumstances.cores or 8) // (2 * max(circumstances.ranks, 1)))
-    text = window.texts("busy-machine", version, queued=circumstances.queued, threads=threads)
+    text = window.texts("busy-machine", version, others=others, queued=circumstances.queued, threads=threads)
     evidence = [text("threshold", threshold=BUSY)]
     if circumstances.cores is not None:
         evidence.append(text("cpus", cpus=circumstances.cores, ranks=circumstances.ranks))
     if others is not None:
-        evidence.append(text("others", others=others))
+        evidence.append(text("others"))
     yield from window.finding(text, None, evidence=evidence, doubts_others=True)
 
 
