@@ -125,8 +125,8 @@ class _Formatter(string.Formatter):
         if value is not None:
             return str(value)
         kind, *nouns = format_spec.split(" ")
-        many = " ".join(nouns).rpartition("/")[2]
-        return f"N {many}" if kind == "count" else f"N{ {'ms': ' ms', 'share': '%'}.get(kind, ' '.join(['', *nouns])) }"
+        unit = f" {nouns[-1]}s" if kind == "count" else {"ms": " ms", "share": "%"}.get(kind, " ".join(["", *nouns]))
+        return f"N{unit}"
 
 
 class _SampleText(texts.FindingText):
