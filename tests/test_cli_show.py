@@ -383,7 +383,7 @@ def test_the_last_run_is_found_by_itself(tmp_path, monkeypatch):
     from perfhooks.cli import targets
 
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(targets.PerfhooksError, match="there is no run below this folder"):
+    with pytest.raises(targets.PerfhooksError, match="there is no run below the current folder"):
         targets.last_run()
     for number, folder in enumerate(["logs/version_0/perf/a", "work/perf/b", ".hidden/c"]):
         file = tmp_path / folder / "run.json"

@@ -22,7 +22,7 @@ def command(
     target: Annotated[
         Path | None,
         typer.Argument(
-            help="Run folder of the job, for example perf/latest. Default: the last run below this folder.",
+            help="Run folder of the job, for example perf/latest. Default: the last run below the current folder.",
             show_default=False,
             readable=False,
         ),

@@ -28,7 +28,7 @@ def command(
         str | None,
         typer.Argument(
             help="A Kineto trace, or the folder of a run or a window. A run shows the lowest rank of its last window. "
-            "Default: the last run below this folder.",
+            "Default: the last run below the current folder.",
             show_default=False,
         ),
     ] = None,

@@ -17,7 +17,7 @@ def command(
         str | None,
         typer.Argument(
             help="A trace, the folder of a window, of a run (its latest window is used) or of traces, or a URL of "
-            "these. Default: the last run below this folder.",
+            "these. Default: the last run below the current folder.",
             show_default=False,
         ),
     ] = None,

@@ -22,7 +22,7 @@ def command(
         str | None,
         typer.Argument(
             help="A run folder, for example perf/latest, a Kineto trace, a folder of traces, or a URL of these. "
-            "Default: the last run below this folder.",
+            "Default: the last run below the current folder.",
             show_default=False,
         ),
     ] = None,

@@ -47,7 +47,7 @@ class Written(str, Enum):
 
 _TARGET: Final = typer.Argument(
     help="A Kineto trace (.json, .json.gz, a URL), or the folder of a run, of a window or of traces. "
-    "Default: the last run below this folder.",
+    "Default: the last run below the current folder.",
 )
 _TABLE: Final = typer.Option("--table", "-t", help=_TABLE_HELP, autocompletion=_tables)
 _BY: Final = typer.Option(

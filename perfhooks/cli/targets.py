@@ -23,7 +23,7 @@ def last_run() -> Path:
         return latest
     newest = _newest(_manifests())
     if newest is None:
-        raise PerfhooksError("there is no run below this folder; pass a run folder, for example perf/latest")
+        raise PerfhooksError("there is no run below the current folder; pass a run folder, for example perf/latest")
     return newest
 
 

@@ -15,7 +15,7 @@ def command(
     target: Annotated[
         str | None,
         typer.Argument(
-            help="Run folder, for example perf/latest, or its URL. Default: the last run below this folder.",
+            help="Run folder, for example perf/latest, or its URL. Default: the last run below the current folder.",
             show_default=False,
         ),
     ] = None,

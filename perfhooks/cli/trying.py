@@ -19,8 +19,8 @@ EXAMPLES: Final = """Examples:
 Target = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Run folder or trace. Default: the last run below this folder. With --loader: the command of a training, "
-        "after `--`.",
+        help="Run folder or trace. Default: the last run below the current folder. With --loader: the command of a "
+        "training, after `--`.",
         show_default=False,
     ),
 ]

@@ -49,7 +49,7 @@ TABLES: Final = (
 )
 
 OVERVIEW: Final = ("labels", "steps", "operators", "kernels", "checks", "findings")
-"""Tables printed without ``-t``. Labels are printed only on a terminal."""
+"""Tables printed without ``-t``. The table ``labels`` is printed only on a terminal."""
 _SORTED: Final = ("operators",)
 """Tables that ``--sort`` prints without ``-t``."""
 

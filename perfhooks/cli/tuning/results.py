@@ -97,7 +97,7 @@ def _tell(session: Session) -> None:
             nothing = "All faster changes together are not certainly faster, so nothing is kept. Increase --minutes."
         typer.echo(nothing)
         return
-    result = f"{describe(final)}, {ms(final.gain_ms or 0.0)} less a step"
+    result = f"{describe(final)}, saves {ms(final.gain_ms or 0.0)} a step"
     typer.echo(f"Kept: {', '.join(kept)}. All together, compared with the original: {result}.")
     if patch.new_options:
         typer.echo(f"Change the command: {' '.join(patch.words)}")

@@ -238,10 +238,7 @@ class Alternation:
 
 
 def _turn(program: Program, length_s: float) -> Turn:
-    """Return the next block.
-
-    Every second block is one step longer, so that periodic work changes its position in the blocks.
-    """
+    """Make every second block one step longer, so that periodic work changes its position in the blocks."""
     if not program.blocks:
         return Turn(1)
     last = program.blocks[-1]
