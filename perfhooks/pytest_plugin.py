@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("perfhooks").addoption(
         "--perfhooks-save",
         action="store_true",
-        help="make assert_not_slower replace its baseline by the runs that it would compare",
+        help="write the new runs to the baseline of assert_not_slower, without a comparison",
     )
 
 

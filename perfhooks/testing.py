@@ -53,7 +53,7 @@ def op(name: str, start: int, end: int, *, tid: int = PID, external: int = 0, **
 
 
 def annotation(name: str, start: int, end: int, *, tid: int = PID, external: int = 0, **args: Any) -> Event:
-    """Return a label around code, as ``record_function`` writes it."""
+    """Return the trace event that ``record_function`` writes for a label."""
     return slice_event("user_annotation", name, start, end, tid=tid, **_external(external), **args)
 
 

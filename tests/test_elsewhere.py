@@ -269,12 +269,12 @@ def test_share_file_is_small_and_reproducible(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("content", [b"", b"\x90", b"\x85\xa6format\x02"])
 def test_invalid_share_file_is_reported(content, call, folder, tmp_path):
-    with pytest.raises(TraceError, match="not a share file"):
+    with pytest.raises(TraceError, match=r"not a \.share file"):
         unpacked(content, "it")
     (folder / "other.share").write_bytes(content)
     code, page, errors = pages(call, folder)
     assert (code, errors.count("\n")) == (1, 1)
-    assert b"other.share: not a share file" in page
+    assert b"other.share: not a .share file" in page
 
 
 def test_share_of_another_format_names_its_version(folder):

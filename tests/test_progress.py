@@ -49,7 +49,7 @@ def test_a_wait_is_shown_after_a_second(monkeypatch):
     shown = terminal(monkeypatch)
     with progress.show_wait() as show:
         show(1.0)
-    assert shown.lines[0].rstrip() == "perfhooks: writing the report, 1 s"
+    assert shown.lines[0].rstrip() == "perfhooks: writing the report, 1 s so far"
 
 
 def test_remaining_time_is_estimated_from_finished_items(monkeypatch):

@@ -98,7 +98,7 @@ def test_late_rank_logs_and_records_its_next_steps():
     phases, said = requested(ask(first=50), step=60)
     assert active(phases) == [61, 62, 63]
     assert said[0].state == "late"
-    assert "the window was requested for step 50: step 60 had begun" in said[0].why
+    assert "the window cannot begin at the requested step 50: step 60 had begun" in said[0].why
 
 
 def test_last_moment_request_has_no_warmup():
@@ -261,7 +261,7 @@ def test_command_and_signal_request_windows(tmp_path):
     captures = sorted((place.load() for place in Run(tmp_path / "r").places()), key=lambda each: each.first)
     assert [each.last - each.first + 1 for each in captures] in ([2, 2, 3, 1, 3], [2, 3, 2, 1, 3])
     assert [each.request for each in captures[3:]] == ["00000000000000fe", "signal"]
-    assert "the window was requested for step 0" in captures[3].notes[0]
+    assert "the window cannot begin at the requested step 0" in captures[3].notes[0]
     assert all(before.last < after.first for before, after in itertools.pairwise(captures))
     assert captures[-1].last <= steps
     done = CliRunner().invoke(app, ["capture", str(tmp_path / "r"), "--ranks", "3"])

@@ -59,7 +59,7 @@ class End(IntEnum):
 
 class Child(IntEnum):
     SIGNALS = auto()
-    """First phase, which removes signal handlers of perfhooks, so that an early signal ends the child as usual."""
+    """Phase that removes perfhooks' signal handlers first, so that an early signal ends the child process as usual."""
     PROFILERS = auto()
     """Phase that drops the windows, files and worker of the parent."""
     WATCHER = auto()

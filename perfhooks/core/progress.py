@@ -55,7 +55,7 @@ def show_wait() -> Iterator[Callable[[float], None]]:
             if seconds < 1:
                 return
             if sys.stderr is not None and sys.stderr.isatty():
-                tell(f"perfhooks: writing the report, {words.ms(seconds * 1e3)} ")
+                tell(f"perfhooks: writing the report, {words.ms(seconds * 1e3)} so far ")
             elif not is_shown:
                 logger.info("writing the report")
             is_shown = True

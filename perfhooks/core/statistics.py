@@ -62,7 +62,7 @@ _NEARLY_NORMAL: Final = 200
 
 @functools.lru_cache(maxsize=8192)
 def student(tail: float, freedom: float) -> float:
-    """Return the quantile of Student's t with an upper tail below 0.5: 63.66 for 0.005 and 1 degree of freedom.
+    """Return the quantile of Student's t for the upper tail ``tail`` below 0.5: 63.66 for ``student(0.005, 1)``.
 
     With t = sqrt(n) tan a, the density becomes cos(a)^(n - 1), which is integrated numerically. For many degrees of
     freedom the expansion of Cornish and Fisher is used (Abramowitz & Stegun 26.7.5).

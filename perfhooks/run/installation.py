@@ -55,7 +55,7 @@ class Installation:
         )
 
     def owners(self, trace: Trace) -> dict[str, str]:
-        """Map the first part of each file name in a trace to the `Origin` of the file.
+        """Map traced files to their `Origin`. A key is the `first_part` of a relative name, or an absolute name.
 
         Call the function on the recording host.
         """

@@ -52,7 +52,7 @@ def boot() -> str:
 
 
 def began(pid: int) -> str:
-    """Return the start of a process in 1/100 s of `clock_s`; empty if the process has ended."""
+    """Return the start time of a process on `clock_s`, in 1/100 s; empty if the process has ended."""
     born = born_s(pid)
     return "" if born is None else f"{100 * born:.0f}"
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 LARGEST: Final = 64 << 20
 """Maximum bytes of a file to read. A large window summary has 0.2 MB, a table of 10^5 collectives 15 MB."""
 LARGEST_TABLE: Final = 16 << 20
-"""Maximum bytes of a table from a training: 10^5 slow steps or validations, or the run-queue waits of three days."""
+"""Maximum bytes of a table from a training. 10^5 slow steps or validations fit, or three days of run-queue waits."""
 
 
 class NotPlainError(OSError):

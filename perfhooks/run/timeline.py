@@ -107,7 +107,7 @@ class Timeline:
         """Whether perfhooks currently blocks the loop."""
         self._tail = Ended(*(np.empty(0, np.int64) for _ in Ended._fields))
         self.taking = threading.Lock()
-        """Lock for the removal of steps. The lock is held until the steps are written, to keep their order."""
+        """Lock for `take`. The caller holds the lock until the steps are written, to keep their order."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "taking"}

@@ -66,8 +66,8 @@ def measure_loader(
 class _Signals:
     """Signal handlers while loaders are measured.
 
-    If a worker dies, torch's SIGCHLD handler raises an error at any line of the main thread. The handler of perfhooks
-    raises the error only if the training waits for a batch of this worker. Ctrl-C raises one KeyboardInterrupt, and
+    If a worker dies, torch's SIGCHLD handler raises an error at any line of the main thread. perfhooks' handler raises
+    this error only if the main thread waits for a batch of the dead worker. Ctrl-C raises one KeyboardInterrupt, and
     only while ``is_interruptible``.
     """
 

@@ -21,7 +21,7 @@ TOLERANCE: Final = 0.02
 PROCESS_SD: Final = 0.01
 """Relative standard deviation between equal processes on a quiet machine."""
 PROCESS_FREEDOM: Final = 4
-"""Degrees of freedom of `PROCESS_SD`, which weighs as much as five measured pairs of runs."""
+"""Degrees of freedom of the assumption `PROCESS_SD`. Five measured pairs of runs have as many."""
 EDGE_CONFIDENCE: Final = 0.9
 _MOST_STEPS: Final = 1000
 """Messages suggest at most this multiple of the number of steps."""

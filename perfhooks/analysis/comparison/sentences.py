@@ -72,7 +72,7 @@ def _describe_samples(result: Verdict, samples: tuple[int, int]) -> str:
 
 
 _LARGE: Final = 100
-"""Minimum rate that is shown without decimals. Ratios of at least this value are shown as unknown."""
+"""Minimum samples/s that are shown without decimals, and minimum ratio that is shown as unknown."""
 
 
 def stalled(result: Verdict, a: Stalls, b: Stalls) -> str:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 CHANGED: Final = ("slower", "faster")
 OFTEN: Final = 0.02
-"""Minimum fraction of outlier steps for which the mean includes outliers. Evaluations and checkpoints are rarer."""
+"""Minimum fraction of outlier steps at which the mean includes outliers. Rarer outliers, such as
+evaluations, do not count.
+"""
 Question = Literal["mean", "typical"]
 Clock = Literal["wall", "processor"]
 

@@ -204,8 +204,8 @@ def device_pauses(window: Evidence) -> Iterator[Finding]:
     """Report unexplained pauses of the device of 5 ms or longer, if they take at least 10% of the step (`MAJOR`).
 
     Idle time (`perfhooks.trace.tables.device_time`) counts if the launching thread ran operators or code between
-    operators. Idle time does not count if this thread waited for data or the device, validated, saved a checkpoint,
-    allocated memory, or did one-time work.
+    operators. Idle time does not count if the launching thread waited for data or the device, validated, saved a
+    checkpoint, allocated memory, or did one-time work.
     """
     if not window.is_device_traced:
         return

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
 
 _MAX_RATIO: Final = 0.25
-"""Maximum ratio of the smaller to the larger mean delay on both sides of a step at which a delay begins or ends."""
+"""Maximum mean delay before or after a late phase of a rank, as a ratio of the mean delay in the late phase."""
 
 
 class RankSteps(NamedTuple):

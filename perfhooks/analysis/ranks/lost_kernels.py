@@ -19,7 +19,7 @@ def find(window: RankedWindow) -> dict[int, str]:
     """Return the ranks with unknown device times, each with the reason.
 
     The profiler can lose the events of a CUDA stream. A rank with lost events has far fewer kernels, but as many
-    operators, as other ranks of its role.
+    operators, as other ranks with the same work.
     """
     if not window.steps["busy_ms"].is_not_null().any():
         return {}

@@ -32,7 +32,7 @@ _EVEN: Final = 0.1
 by as much.
 """
 _WARMUP_S: Final = 10.0
-"""Maximum time of the warm-up steps in s. The recorder starts within one second, so longer steps need no warm-up."""
+"""Maximum time of the warm-up steps in s. Longer steps need none: the recorder starts within a tenth of a step."""
 _ROUND: Final = (3, 10, 30, 100)
 """Possible lengths of windows with several ranks, in steps. Ranks measure slightly different times, and must choose
 the same length.

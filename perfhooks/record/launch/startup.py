@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _SCRIPT_SAMPLES: Final = 3
-"""Number of stack samples inside the script after which the script counts as computing."""
+"""Number of consecutive stack samples inside the script after which `when_computing` is called."""
 HEADER: Final = "phase,what,seconds\n"
 
 _IMPORTING: Final = "importlib._bootstrap>"

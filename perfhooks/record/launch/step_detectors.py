@@ -224,7 +224,7 @@ class StepDetector:
 
     mode: Mode | None = None
     arms = False
-    """Whether the detector needs the first fetch after each update."""
+    """Whether `at_fetch` is called for the first fetch after each update."""
     due = due_update = NEVER
     is_sure = False
     """Whether it is certain that fetches end steps. If so, updates end no steps while the program fetches batches."""

@@ -154,7 +154,7 @@ class StepSignal:
                 events.pulse = NO_PROFILER
 
     def on_call(self) -> bool:
-        """Return True to unsubscribe from calls."""
+        """Return True to unsubscribe from module calls."""
         self.events.calls += 1
         if self._is_helper():
             return True
@@ -387,7 +387,7 @@ class StepSignal:
     def _on_early_end(self) -> None:
         """Start the timeout after which the start-up recording is written.
 
-        If steps are detected before the timeout, the recording is written at the end of the program.
+        If a step detector is chosen before this timeout, `finish` writes the start-up recording.
         """
         self._subscribe()
         for profiler in (

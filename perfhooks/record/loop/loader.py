@@ -30,7 +30,7 @@ class Stepped(Protocol):
 class SteppingLoader(Generic[T]):
     """Reports a step after each item, and labels the wait for the next item.
 
-    The end of the iteration never ends a window: the loop may end by ``break`` or an exception.
+    A window continues after the end of an iteration, for example in the next epoch.
     """
 
     def __init__(self, profiler: Stepped, pulse: StepClock, loader: Iterable[T]) -> None:

@@ -161,7 +161,7 @@ def drain(window: Any) -> None:
 
 
 def check_observer(observer: Any) -> None:
-    """Raise an UnavailableError if cuspy's observer cannot record the device.
+    """Raise an UnavailableError if cuspy, torch's new recorder, cannot record the device.
 
     Kineto, which can be prepared only once, is prepared after this check.
     """

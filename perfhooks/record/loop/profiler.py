@@ -181,7 +181,7 @@ class Profiler(TorchInterface):
     def request(self, steps: int = 3, **recording: bool) -> None:
         """Record the next steps that the schedule does not record.
 
-        Up to 16 requested windows can wait. Further requests are refused.
+        If 16 requested windows wait, new requests are refused.
 
         Args:
             steps: Number of steps.

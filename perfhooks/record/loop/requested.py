@@ -157,7 +157,7 @@ class Requests:
         note = ""
         if request.first is not None and (is_late or first + warmup != request.first):
             why = f"step {step} had begun when the request was read" if is_late else "other windows come first"
-            note = f"the window was requested for step {request.first}: {why}"
+            note = f"the window cannot begin at the requested step {request.first}: {why}"
         self._accept(RequestedWindow.at(request, first, warmup, note), "late" if is_late else "accepted")
 
     def _accept(self, window: RequestedWindow, state: State) -> None:

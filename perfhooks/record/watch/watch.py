@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 WRITE_S: Final = 8.0
 """Interval of writes of the timeline in s. Including the poll interval, the file is at most ten seconds old."""
 _MOST_ROWS: Final = 20_000
-"""Maximum number of step times that the watcher writes at once. If there are more, the worker process writes them."""
+"""Maximum number of step times that the watcher writes at once. If there are more, perfhooks' worker
+process writes them.
+"""
 STATUS_S: Final = 5.0
 
 

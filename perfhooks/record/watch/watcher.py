@@ -28,7 +28,7 @@ _SHARE: Final = 0.00075
 
 
 class SamplingBudget:
-    """Pause between checks of usual steps, by the measured cost of a check.
+    """Pause between checks of the running step, in proportion to the measured cost of a check.
 
     A check takes 20 us of CPU time, or 140 us on a virtual machine. Steps of 10 ms need a check every 80 ms, up to 0.2%
     of a core.

@@ -214,7 +214,7 @@ def _mapping(address: int) -> tuple[int, str, str]:
     mappings = (mapping for mapping in _maps(os.getpid()) if mapping[0] <= address < mapping[1])
     start, _, offset, file = next(mappings, (0, 0, "", ""))
     if not file:
-        raise LookupError("the interpreter's file is not mapped")
+        raise LookupError("/proc/self/maps has no file at the address of the interpreter")
     return start, offset, file
 
 

@@ -42,7 +42,7 @@ class TraceShare(msgspec.Struct, frozen=True):
 
 
 def share(trace: str | os.PathLike[str], *, communication: str | None = None) -> bytes:
-    """Reduce a trace to the content of a share file, as ``perfhooks report FOLDER --on ENGINE`` does on many hosts.
+    """Reduce a trace to the bytes of a ``*.share`` file, as ``perfhooks report FOLDER --on ENGINE`` does on many hosts.
 
     The result depends only on the trace. To use your own cluster, map this function over the names of traces. Write
     each result to a file ``*.share``, and run ``perfhooks report`` with the folder of these files.
@@ -75,9 +75,9 @@ def unpacked(packed: bytes, where: str) -> TraceShare:
     try:
         content = msgspec.msgpack.decode(packed, type=TraceShare)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise TraceError(f"{where}: not a share file ({error})") from error
+        raise TraceError(f"{where}: not a .share file ({error})") from error
     if content.format != FORMAT:
-        problem = f"share file of format {content.format}, written by perfhooks {content.version}"
+        problem = f".share file of format {content.format}, written by perfhooks {content.version}"
         raise TraceError(f"{where}: {problem}; perfhooks {__version__} reads format {FORMAT}")
     return content
 

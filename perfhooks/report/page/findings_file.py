@@ -1,4 +1,4 @@
-"""The file ``findings.json``: the findings of a run for programs. The schema is ``perfhooks/findings.schema.json``.
+"""The file ``findings.json``: the machine-readable findings of a run. The schema is ``perfhooks/findings.schema.json``.
 
 Version 1 may get more fields. A field changes its meaning or disappears only with a new version.
 """
@@ -43,7 +43,7 @@ class Step(_Complete):
 
     unit: Annotated[str, Meta(description="Noun for a step: step, batch, call, backward pass or recording.")]
     ms: Annotated[float, Meta(description="Median time of a step, in ms.")]
-    basis: Annotated[str, Meta(description="The steps of this median.")]
+    basis: Annotated[str, Meta(description="Number and kind of the steps in the median.")]
     is_profiled: Annotated[bool, Meta(description="Whether the median is of profiled steps, which are slower.")]
     profiled_ms: Annotated[float | None, Meta(description="Mean time of the profiled steps, in ms.")]
     parts: list[Part]
@@ -222,4 +222,4 @@ def _reason(window: Mapping[str, Any], details: Mapping[str, Any]) -> str:
     if not accounted:
         return "The findings of this window were not computed."
     share = words.share(min(accounted))
-    return f"No problem was found. The rules could check {share} of the step time; no name is known for the rest."
+    return f"No problem was found. The rules could check {share} of the step time; the trace has no name for the rest."

@@ -34,7 +34,7 @@ def table(run: Path | None) -> pl.DataFrame:
 def gather(run: Path, steps: int | None, listing: Listing | None = None) -> dict[str, Any] | None:
     """Return the slow steps for the report. ``steps`` is the number of all steps.
 
-    A step that is slow on several ranks counts once, with the cause on a rank that did not only wait for other ranks.
+    A step that is slow on several ranks counts once. Known causes have priority over a wait for other ranks.
     """
     rows, is_cut = _read_table(run, listing)
     if not rows.height:

@@ -191,4 +191,4 @@ _KNOWN: Final = {**BY_TORCH, **MISSED_BY_TORCH}
 COUNTED: Final[Mapping[str, Formula]] = {
     name: formula for name, formula in _KNOWN.items() if name not in operators.COUNTED_ELEMENTWISE
 }
-"""Formulas of operators that published FLOP counts of models include."""
+"""Formulas of the operators that count in published FLOP numbers of models."""

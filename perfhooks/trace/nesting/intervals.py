@@ -29,7 +29,7 @@ NOTABLE: Final = 0.01
 """Minimum ratio of a difference or gain to report, because two recordings of the same program differ by about 1%."""
 MOST: Final = 0.8
 """Minimum fraction that counts as most of the whole. A step with a smaller fraction of the usual kernels has lost
-kernels, as in torch_tb_profiler.
+kernels. torch_tb_profiler has the same rule.
 """
 NEARLY_ALL: Final = 0.9
 """Minimum fraction that counts as the whole despite inexact clocks and records."""

@@ -54,7 +54,7 @@ class EvidenceLine(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str
     values: dict[str, Value] = {}
     parts: tuple[EvidenceLine, ...] = ()
-    """Lines inserted into this line, for example one for each category."""
+    """Evidence lines that ``text`` contains, for example one for each category."""
 
     def __str__(self) -> str:
         return self.text

@@ -243,7 +243,7 @@ function findings(details) {
   if (!found.length) {
     const text = details.findings
       ? `No problem was found. The rules could check ${percent(details.findings.accounted)} of the step time; ` +
-        "no name is known for the rest."
+        "the trace has no name for the rest."
       : "The rules that look for problems did not run on this window.";
     return el("div", { class: "findings" }, el("h2", null, "What to do first"), el("p", { class: "good" }, text));
   }
