@@ -350,7 +350,7 @@ class Evidence(WindowSteps):
             data_ms = self.capture.cost.idle_data_ms if self.are_numbered else None
             is_unprofiled = wait_ms is not None and of is None  # the run's own clock measured this wait
             step_ms = self.unprofiled_ms if is_unprofiled else self.step_ms
-            ratio = unprofiled_ratio(profiled_ms, share, step_ms, self.unprofiled_ms)
+            ratio = unprofiled_ratio(profiled_ms, share, step_ms, self.unprofiled_ms, is_bound=is_bound)
             ratio = min(ratio, rest_ratio(rest_ms, self.unprofiled_ms, data_ms))
             gain_ms, most_ms = profiled_ms * ratio, min(affected_ms * ratio, self.unprofiled_ms)
             if wait_ms is None and affected_ms:

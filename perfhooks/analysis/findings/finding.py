@@ -130,11 +130,15 @@ def first_rank_findings(window: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{**row, "title": f"{name}{row['title']}"} for row in summary.get("findings", {}).get("rows", ())]
 
 
-def unprofiled_ratio(profiled_ms: float, overhead_share: float, profiled_step_ms: float, step_ms: float) -> float:
+def unprofiled_ratio(
+    profiled_ms: float, overhead_share: float, profiled_step_ms: float, step_ms: float, *, is_bound: bool
+) -> float:
     if not profiled_ms or not profiled_step_ms:
         return 1.0
     added, slower = max(profiled_step_ms - step_ms, 0.0), max(step_ms / profiled_step_ms, 1.0)
-    return min(max(profiled_ms * slower - overhead_share * added, 0.0), step_ms) / profiled_ms
+    ratio = min(max(profiled_ms * slower - overhead_share * added, 0.0), step_ms) / profiled_ms
+    # the overhead is an estimate: a bound also allows for an equal overhead of all parts of the step
+    return max(ratio, step_ms / profiled_step_ms) if is_bound else ratio
 
 
 def rest_ratio(rest_ms: float | None, step_ms: float, data_ms: float | None) -> float:
@@ -142,7 +146,7 @@ def rest_ratio(rest_ms: float | None, step_ms: float, data_ms: float | None) -> 
 
     The ratio limits the gains of findings that do not shorten waits for data.
     """
-    return math.inf if not rest_ms or data_ms is None else max(step_ms - data_ms, 0.0) / rest_ms
+    return max(step_ms - (data_ms or 0.0), 0.0) / rest_ms if rest_ms else math.inf
 
 
 def scaled_title(rule: str, version: str, values: Mapping[str, Value], ratio: float) -> dict[str, Any]:
@@ -194,7 +198,8 @@ def scale_to_unprofiled(
                 new["evidence"] = msgspec.to_builtins([clock, *lines])
         else:
             overhead_share = row.get("overhead_share", 0.0)
-            ratio = unprofiled_ratio(profiled_ms, overhead_share, profiled_step_ms, step_ms)
+            is_bound = row.get("is_bound", False)
+            ratio = unprofiled_ratio(profiled_ms, overhead_share, profiled_step_ms, step_ms, is_bound=is_bound)
             ratio = min(ratio, rest_ratio(row.get("rest_ms"), step_ms, data_ms))
             saved, most_ms = profiled_ms * ratio, min((row.get("affected_ms") or 0.0) * ratio, step_ms)
             if row.get("most_ms"):
