@@ -78,7 +78,7 @@ def test_report_lists_ranks_without_files(run, trace):
     manifest = json.loads((run / "run.json").read_text())
     publish_json(run / "run.json", manifest | {"world_size": 2, "ranks": "all"})
     missing = run_data.gather(run)["ranks_together"]["missing"]
-    assert "rank 1 has no files, although it was requested to record" in [entry["text"] for entry in missing]
+    assert "rank 1 has no files, although a recording was requested" in [entry["text"] for entry in missing]
     (run / "rank1.timeline.csv").write_text("")
     missing = run_data.gather(run)["ranks_together"]["missing"]
     assert ("train-000004-000005", [1]) in [(entry["window"], entry["ranks"]) for entry in missing]
