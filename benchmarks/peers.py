@@ -2,9 +2,9 @@
 
     python benchmarks/peers.py --python peers/bin/python TRACE.json.gz ...
 
-All three are asked of the same files for the same thing: the span from the first to the last work of any device, and
-which share of it was compute, communication beside none, copies beside neither, and nothing. What comes out is a table
-for ``docs/other-tools.md``.
+The printed table has the percentage of compute, exposed communication, exposed copies and idle time in the span from
+the first to the last work of any device. HTA counts in whole microseconds, and reports one number for communication and
+copies together. TraceLens counts memsets as compute, perfhooks counts them as copies.
 """
 
 from __future__ import annotations

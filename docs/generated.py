@@ -6,6 +6,7 @@ report and ``help()`` have the same texts. A test fails if a page is outdated.
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import string
@@ -17,6 +18,9 @@ from perfhooks.trace.names import devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).parents[1]
 _MARK = re.compile(r"^<!-- generated: (\w+)(?: (\w[\w ./']*))? -->\n(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
@@ -38,6 +42,18 @@ def renewed(markdown: str) -> str:
 def on_page_content(html: str, **_: Any) -> str:
     """Replace docstring roles by their names."""
     return _SHOWN_ROLE.sub("<code>", html)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> None:
+    """Add the reports of the gallery to the site."""
+    from mkdocs.structure.files import File
+
+    from perfhooks.report.page import page
+
+    for path in sorted((ROOT / "docs/gallery").glob("*.json")):
+        data = json.loads(path.read_text(encoding="utf-8"))["report"]
+        files.append(File.generated(config, f"gallery/{path.stem}.html", content=page.render(data)))
+        files.remove(files.src_uris[f"gallery/{path.name}"])
 
 
 def options(_: str) -> str:
@@ -91,6 +107,27 @@ def file(path: str) -> str:
         return f"]({aim.removeprefix('docs/')})"
 
     return _LINK.sub(link, text)
+
+
+def gallery(name: str) -> str:
+    """Return the summary, the fix and the measured gain of a slow training, as `benchmarks/gallery.py` stored them."""
+    result = json.loads((ROOT / f"docs/gallery/{name}.json").read_text(encoding="utf-8"))
+    patch = (ROOT / f"examples/slow/{name}.patch").read_text(encoding="utf-8")
+    return f"""```text
+$ perfhooks run {name}.py
+{result["printed"].strip()}
+```
+
+[The whole report](gallery/{name}.html)
+
+```diff
+{patch.strip()}
+```
+
+```text
+$ perfhooks compare --run {name}.py -- fixed/{name}.py
+{result["verdict"]}
+```"""
 
 
 def _terms(terms: dict[str, str]) -> str:
@@ -171,6 +208,7 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "rules": rules,
     "causes": causes,
     "file": file,
+    "gallery": gallery,
 }
 
 

@@ -36,7 +36,8 @@ def written_out_attention(window: Evidence) -> Iterator[Finding]:
     work = unfused_work(window)
     if not len(work) and window.uses_device:
         return
-    time_ms = window.device_ms(work) if len(work) else window.per_step(window.clipped(intervals.union(begin, end)))
+    on_host = None if len(work) else window.clipped(intervals.union(begin, end))
+    time_ms = window.device_ms(work) if on_host is None else window.per_step(on_host)
     if window.share(time_ms) < HEAVY:
         return
     gemms = window.matching(operators.BATCHED_GEMMS, Kind.OP)
@@ -47,7 +48,7 @@ def written_out_attention(window: Evidence) -> Iterator[Finding]:
         *(window.by_name(work) if len(work) else window.by_name(gemms)),
         *window.by_line(gemms),
     ]
-    yield from window.finding(text, time_ms, evidence=evidence)
+    yield from window.finding(text, time_ms, evidence=evidence, of=on_host)
 
 
 @cached_per_window
