@@ -110,11 +110,13 @@ class Evidence(WindowSteps):
     def recording_ms(self) -> float:
         return max(self.step_ms - self.unprofiled_ms, 0.0)
 
-    def _rest_ms(self, of: Intervals) -> float | None:
+    def _rest_ms(self, of: Intervals | None) -> float | None:
         """Return the step time minus the wait for data, in ms; None if the intervals ``of`` overlap this wait."""
-        waits = intervals.intersect(of, parts.of_thread(self.trace, self.thread)[labels.DATA])
-        is_outside = self.per_step(waits) <= NOTABLE * self.per_step(of)
-        return max(self.step_ms - self.mean("data_ms"), 0.0) if is_outside else None
+        if of is not None:
+            waits = intervals.intersect(of, parts.of_thread(self.trace, self.thread)[labels.DATA])
+            if self.per_step(waits) > NOTABLE * self.per_step(of):
+                return None
+        return max(self.step_ms - self.mean("data_ms"), 0.0)
 
     def overhead_share(self, gain_ms: float, of: Intervals | None) -> float:
         length = 0.0 if of is None else self.per_step(of)
@@ -339,7 +341,8 @@ class Evidence(WindowSteps):
         if is_bound and bound_ms is not None:
             profiled_ms, estimate = bound_ms, str(texts.shared("bound"))
         cpu_wait, most_ms = self.circumstances.queued or 0.0, None
-        rest_ms = None if of is None else self._rest_ms(of)
+        is_on_host = of is not None or (wait_ms is None and not self.uses_device)
+        rest_ms = self._rest_ms(of) if is_on_host else None
         affected_ms = profiled_ms if bound_ms is None else bound_ms
         if profiled_ms is not None and affected_ms is not None:
             if self.is_start:
