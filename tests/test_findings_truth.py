@@ -9,7 +9,7 @@ from test_findings_devices import described, sections
 
 from perfhooks import testing
 from perfhooks.analysis import findings
-from perfhooks.analysis.findings.finding import scale_to_unprofiled
+from perfhooks.analysis.findings.finding import scale_to_unprofiled, unprofiled_ratio
 from perfhooks.core import words
 from perfhooks.report.page import run_data, window_data
 from perfhooks.report.page.data import WindowData
@@ -74,6 +74,25 @@ def test_gain_is_at_most_the_unprofiled_step(tmp_path):
     capture = replace(WHOLE, cost=Cost(idle_step_ms=13.8, recorded_step_ms=100.0))
     finding = found(capture, trace_of(tmp_path, waiting(0)))["waiting-for-data"]
     assert (finding.gain_ms, finding.gain_percent) == (13.8, 100)
+
+
+def test_host_time_is_at_most_its_part_of_an_unprofiled_step(tmp_path):
+    events = [event for number in (0, 1) for event in unfolding(100 * number * MS)]
+    capture = replace(WHOLE, cost=Cost(idle_step_ms=50.0, recorded_step_ms=100.0))
+    finding = found(capture, trace_of(tmp_path, events))["slow-convolution"]
+    assert finding.most_ms == pytest.approx(30)
+    assert "30 ms of a step" in finding.title
+
+
+def unfolding(begin):
+    yield step_mark(begin // (100 * MS), begin, begin + 100 * MS)
+    yield op("aten::_slow_conv2d_forward", begin, begin + 60 * MS)
+
+
+@pytest.mark.parametrize(("is_bound", "ratio"), [(True, 8 / 20), (False, 0.2)])
+def test_bound_allows_for_equal_overhead_of_all_parts(is_bound, ratio):
+    """The overhead of 12 ms lies in ten ms of the step to two thirds, by its events: 2 ms remain, or 4 ms of 8 ms."""
+    assert unprofiled_ratio(10, 8 / 12, 20, 8, is_bound=is_bound) == pytest.approx(ratio)
 
 
 def loading(milliseconds, name="_SingleProcessDataLoaderIter", wall=100):
