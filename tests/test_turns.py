@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import json
@@ -116,7 +117,7 @@ def test_commands_alternate_strictly_and_end_normally(compare, tmp_path):
 
 
 def test_the_slower_command_is_found_and_ends_with_its_exit_code(compare, tmp_path):
-    done = compare("--run", training(), "--", training(work=2 * WORK), "--fail-if-slower", "2%")
+    done = compare("--run", training(), "--", training(work=8 * WORK), "--fail-if-slower", "2%")
     assert done.exit_code == 3, done.output
     first, *rest = done.output.splitlines()
     assert first.startswith("Slower: ")
@@ -126,12 +127,12 @@ def test_the_slower_command_is_found_and_ends_with_its_exit_code(compare, tmp_pa
 
 
 def test_json_has_the_verdict_and_all_programs(compare):
-    """B is A with half the work, so it is faster, and that is no failure."""
-    done = compare("--run", training(), "--", training(work=WORK // 2), "--fail-if-slower", "2%", "-f", "json")
+    """B is A with an eighth of the work, so it is faster also on a busy machine, and that is no failure."""
+    done = compare("--run", training(work=8 * WORK), "--", training(), "--fail-if-slower", "2%", "-f", "json")
     assert done.exit_code == 0, done.output
     said = json.loads(done.output)
     assert said["verdict"]["outcome"] == "faster"
-    assert said["verdict"]["typical"]["ratio"] == pytest.approx(0.5, abs=0.2)
+    assert said["verdict"]["typical"]["ratio"] < 0.6
     assert {each["exit_code"] for each in said["programs"]} == {0}
     assert [each["side"] for each in said["programs"]][:6] == ["A", "B", "B", "A", "A", "B"]
 
@@ -639,8 +640,13 @@ def test_program_does_not_outlive_the_supervisor(master):
 def test_raising_handler_ends_a_held_program(master):
     side = master(12, WORK, "", "handler")
     side.held()
-    side.process.send_signal(signal.SIGUSR1)
-    assert side.process.wait(60) == held_training.HANDLED
+    # a signal just before the blocking read is handled after it, so one may not suffice
+    for _ in range(6):
+        side.process.send_signal(signal.SIGUSR1)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            side.process.wait(10)
+            break
+    assert side.process.returncode == held_training.HANDLED
     assert side.lines.readline() == b""
 
 
