@@ -58,7 +58,7 @@ class Stream(IterableDataset):
 
 def children():
     live = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    return [child.pid for child in live if "resource_tracker" not in " ".join(child.cmdline()[:4])]
+    return {child.pid for child in live if "resource_tracker" not in " ".join(child.cmdline()[:4])}
 
 
 def of_workers(trial):
@@ -80,7 +80,7 @@ def test_waiting_workers_are_measured_in_parallel_and_removed():
     assert (found[0].is_own, found[1].is_own) == (True, False)
     assert (loader.num_workers, loader.prefetch_factor, loader.persistent_workers) == (0, None, False)
     assert torch.equal(torch.random.get_rng_state(), state)
-    assert children() == before
+    assert not children() - before
     assert "a disk" in str(trial)
 
 
@@ -138,7 +138,7 @@ def test_worker_that_ends_with_a_lock_of_the_loader_is_killed(monkeypatch):
     trial = measure_loader(DataLoader(Greedy(count=20)), 60)
     assert of_workers(trial)[0].batches
     assert "exited unexpectedly" in str(trial)
-    assert children() == before
+    assert not children() - before
 
 
 def test_killed_worker_costs_only_its_setting():
@@ -156,7 +156,7 @@ def test_killed_worker_costs_only_its_setting():
     assert f"DataLoader worker (pid(s) {killed[0]}) exited unexpectedly" in str(trial)
     assert sum(bool(row.batches) for row in trial.tried) >= 2
     assert handler in (signal.getsignal(signal.SIGCHLD), signal.SIG_DFL)
-    assert children() == before
+    assert not children() - before
 
 
 def test_ctrl_c_at_any_moment_ends_the_trial_with_its_results(monkeypatch):
@@ -170,7 +170,7 @@ def test_ctrl_c_at_any_moment_ends_the_trial_with_its_results(monkeypatch):
     trial = measure_loader(DataLoader(Sleepy()), 60, publish=lambda _: signal.raise_signal(signal.SIGINT))
     assert trial.is_interrupted
     assert of_workers(trial)[2].batches
-    assert children() == before
+    assert not children() - before
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
 

@@ -40,6 +40,7 @@ from perfhooks.run.folder import Run
 from perfhooks.run.installation import Installation
 from perfhooks.run.live import slow_steps
 from perfhooks.run.live.status import Status
+from perfhooks.run.publishing import publish_json
 from perfhooks.run.steps import read_waits
 from perfhooks.run.timeline import Timeline
 
@@ -695,6 +696,27 @@ def test_watch_false_starts_no_watcher(tmp_path, watch):
     with Profiler(schedule="on request", out=tmp_path, run="r", watch=watch, background=False) as prof:
         prof.step()
     assert (tmp_path / "r/rank0.status.json").exists() is watch
+
+
+def test_loop_ends_after_the_watcher_has_written_its_last_status(tmp_path, monkeypatch):
+    is_writing, detach = threading.Event(), watcher.detach
+
+    def write_slowly(path, status):
+        if not status.loop.is_running and threading.current_thread().name == watcher.NAME:
+            is_writing.set()
+            time.sleep(0.2)
+        publish_json(path, status)
+
+    def detach_late(loop):
+        assert is_writing.wait(60)
+        detach(loop)
+
+    monkeypatch.setattr(watch, "publish_json", write_slowly)
+    monkeypatch.setattr(watch, "STATUS_S", 0.0)
+    monkeypatch.setattr(watcher, "detach", detach_late)
+    with Profiler(schedule="on request", out=tmp_path, run="r", poll=0.01, background=False) as prof:
+        prof.step()
+    assert not json.loads((tmp_path / "r/rank0.status.json").read_bytes())["loop"]["is_running"]
 
 
 def test_folder_is_checked_at_the_poll_interval(tmp_path, monkeypatch):

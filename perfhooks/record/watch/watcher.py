@@ -15,7 +15,7 @@ from perfhooks.record.watch.watch import Watch
 from perfhooks.run.timeline import clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from perfhooks.record.watch.loops import WatchedLoop
@@ -25,6 +25,9 @@ NAME: Final = "perfhooks-watcher"
 
 _SHARE: Final = 0.00075
 """Maximum CPU use of checks of usual steps, in cores. The poll for requests, once per second, uses as much."""
+
+_WAIT_S: Final = 1.0
+"""Maximum wait of the training for the watcher thread."""
 
 
 class SamplingBudget:
@@ -61,6 +64,8 @@ class Watcher:
         self._thread: threading.Thread | None = None
         self._next_poll = 0.0
         self._lock = threading.Lock()
+        self._working = threading.Lock()
+        """Held while a loop is checked and its files are written."""
 
     def attach(self, loop: WatchedLoop) -> None:
         with self._lock:
@@ -77,18 +82,24 @@ class Watcher:
             watch = self._watches.get(loop)
             self._watches = {key: value for key, value in self._watches.items() if key is not loop}
         self._wake()
-        if watch is not None:
-            try:
-                watch.end()
-                self._answer([loop])
-            except Exception as error:  # noqa: BLE001 -- the training must continue
-                logger.debug("the last status of a loop could not be written: %s", cause_of(error))
+        if watch is None:
+            return
+        # the thread may be writing the same files; on a slow disk the training does not wait for it
+        is_alone = self._working.acquire(timeout=_WAIT_S)
+        try:
+            watch.end()
+            self._answer([loop])
+        except Exception as error:  # noqa: BLE001 -- the training must continue
+            logger.debug("the last status of a loop could not be written: %s", cause_of(error))
+        finally:
+            if is_alone:
+                self._working.release()
 
     def end(self) -> None:
         self._watches, thread = {}, self._thread
         self._wake()
         if thread is not None:
-            thread.join(1.0)
+            thread.join(_WAIT_S)
 
     def _wake(self) -> None:
         with contextlib.suppress(RuntimeError):
@@ -100,12 +111,13 @@ class Watcher:
             while self._is_wanted():
                 leave_profilers()
                 is_due = time.monotonic() >= self._next_poll
-                if is_due:
-                    # read this before the poll, so that a loop that is attached meanwhile gets another poll
-                    self._next_poll = time.monotonic() + min((loop.poll for loop in self._watches), default=0.0)
-                    self._poll()
-                    late_ns = 0
-                delay, is_quiet = self._check(late_ns)
+                with self._working:
+                    if is_due:
+                        # read this before the poll, so that a loop that is attached meanwhile gets another poll
+                        self._next_poll = time.monotonic() + min((loop.poll for loop in self._watches), default=0.0)
+                        self._poll()
+                        late_ns = 0
+                    delay, is_quiet = self._check(late_ns)
                 pause_s = budget.rest(is_usual=is_quiet and not is_due)
                 delay = min(max(delay, pause_s) if is_quiet else delay, self._next_poll - time.monotonic())
                 delay = max(0.005, delay)
@@ -131,14 +143,15 @@ class Watcher:
             return bool(self._watches)
 
     def _poll(self) -> None:
-        for run, loops in self._by_run():
+        watches = self._watches  # the training may replace it meanwhile
+        for run, loops in self._by_run(watches):
             folder = run.folder
             if folder not in self._inboxes:
                 self._inboxes[folder] = RequestInbox(run)
             inbox = self._inboxes[folder]
-            inbox.collect(loops, lambda loop: self._watches[loop].where())
-        self._answer(list(self._watches))
-        for watch in self._watches.values():
+            inbox.collect(loops, lambda loop: watches[loop].where())
+        self._answer(list(watches))
+        for watch in watches.values():
             watch.tick()
 
     def _answer(self, loops: list[WatchedLoop]) -> None:
@@ -146,9 +159,10 @@ class Watcher:
             if loop.answers and loop.run is not None:
                 self._inboxes.setdefault(loop.run.folder, RequestInbox(loop.run)).answer(loop)
 
-    def _by_run(self) -> Iterator[tuple[Run, list[WatchedLoop]]]:
+    @staticmethod
+    def _by_run(loops: Iterable[WatchedLoop]) -> Iterator[tuple[Run, list[WatchedLoop]]]:
         by_run: dict[Run, list[WatchedLoop]] = {}
-        for loop in self._watches:
+        for loop in loops:
             if loop.run is not None:
                 by_run.setdefault(loop.run, []).append(loop)
         yield from by_run.items()
