@@ -453,6 +453,30 @@ def test_only_one_pending_call_exists_at_a_time():
     subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
 
+def test_cpu_time_of_perfhooks_threads_is_not_that_of_python_calls():
+    """While a step waits for a minute, they use as much as 50,000 calls."""
+    seen, others, is_over = WindowBudget(Limits(), {"with_stack": True}), [], threading.Event()
+
+    def compute(act):
+        while time.thread_time() < 0.3:
+            act()
+        others.append(seen._cpu_s()[1])
+        is_over.wait(300)
+
+    seen.begin()
+    measuring = threading.Thread(target=compute, args=(seen.measure,))
+    named = threading.Thread(target=compute, args=(lambda: sum(range(100)),), name=f"{THREADS}-test")
+    for thread in (measuring, named):
+        thread.start()
+    try:
+        until = time.monotonic() + 120
+        while len(others) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert max(*others, seen._cpu_s()[1]) < 0.1
+    finally:
+        is_over.set()
+
+
 @pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_cpu_time_of_a_fork_is_not_that_of_python_calls():

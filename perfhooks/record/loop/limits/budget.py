@@ -190,6 +190,7 @@ class WindowBudget:
         self._owner = self._blocks_before = self._steps = 0
         self._began = self._step_began = 0.0
         self._threads: dict[int, tuple[CountedThread, int]] = {}
+        self._untraced: set[int | None] = set()
         self._totals: tuple[float, float] | None = (0.0, 0.0)
         """Total numbers of operators and of Python calls; None while the recording runs."""
         self._reading = _ThreadReading(0, 0.0, 0.0, 0.0)
@@ -202,6 +203,7 @@ class WindowBudget:
         self._owner = threading.get_ident()
         self._began = self._step_began = now = time.perf_counter()
         self._steps, self._threads, self._reading = 0, {}, _ThreadReading(0, now, 0.0, 0.0)
+        self._untraced = set()
         self._step_share = 0.0
         counter = _counter()
         self._blocks_before = 0 if counter is None else counter.blocks.value
@@ -321,8 +323,12 @@ class WindowBudget:
         return in_step_s
 
     def _cpu_s(self) -> tuple[float, float]:
-        by_thread = {}
-        for ident in sys._current_frames():  # only live threads: the system reads no clocks of ended ones
+        by_thread, here = {}, threading.get_ident()
+        if here != self._owner:  # the owner may hold the lock of this list
+            ours = (thread.ident for thread in threading.enumerate() if thread.name.startswith(process.THREADS))
+            self._untraced = {here, *ours}
+        # only live threads: the system reads no clocks of ended ones
+        for ident in sys._current_frames().keys() - self._untraced:
             thread, before = self._threads.get(ident) or (CountedThread(ident, 0), None)
             now = _forks.without(ident, thread.cpu_ns() or 0)
             if before is None:
