@@ -15,7 +15,7 @@ import perfhooks
 from perfhooks import trace
 from perfhooks.analysis import findings
 from perfhooks.analysis.findings import texts
-from perfhooks.analysis.findings.finding import Finding
+from perfhooks.analysis.findings.finding import Finding, additional_findings
 from perfhooks.analysis.findings.texts import EvidenceLine
 from perfhooks.cli.actions import show, sources
 from perfhooks.core.schedule import settled
@@ -33,35 +33,40 @@ pytestmark = pytest.mark.process
 
 
 class Net(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, size=16):
         super().__init__()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+        self.layers = torch.nn.Sequential(torch.nn.Linear(size, size), torch.nn.ReLU(), torch.nn.Linear(size, 4))
 
     def forward(self, x):
         return self.layers(x)
 
 
-def train(folder, steps=30, **options):
+def train(folder, steps=30, data=None, **options):
     """A training whose window nobody planned; its profiler."""
-    net = Net()
+    data = torch.ones(8, 16) if data is None else data
+    net = Net(data.shape[1]).to(data)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     given = {"schedule": "when settled", "background": False, "keep_results": False} | options
     with perfhooks.Profiler(out=folder, run="it", **given) as profiler:
         for _ in profiler.steps(range(steps)):
-            loss = net(torch.ones(8, 16)).sum()
+            loss = net(data).sum()
             loss.backward()
             optimizer.step()
             assert loss.item() is not None
     return profiler
 
 
+def explain_at_once(patch):
+    for name, value in {"_EVEN": 1.0, "SHORTEST_S": 0.0, "_WARMUP_S": 1e9}.items():
+        patch.setattr(settled, name, value)
+    patch.setattr(explaining, "EXPLAINING_S", 1e3)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """The folder of a run with both windows."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"_EVEN": 1.0, "SHORTEST_S": 0.0, "_WARMUP_S": 1e9}.items():
-            patch.setattr(settled, name, value)
-        patch.setattr(explaining, "EXPLAINING_S", 1e3)
+        explain_at_once(patch)
         measured = Peaks(tflops={"float32": 1e-6}, gb_per_s=1e3, source="made up")
         peaks = tmp_path_factory.mktemp("settings") / "peaks.json"
         peaks.write_bytes(msgspec.json.encode({processor(torch.get_num_threads()): measured}))
@@ -168,11 +173,27 @@ def test_a_second_window_removes_the_advice_to_record_one():
     assert (found["advice"], found["code"]) == (usual.fix, usual.code)
 
 
-def test_findings_from_shapes_come_from_the_second_window_only():
+def test_finding_by_shapes_has_times_of_the_first_window(tmp_path, monkeypatch):
+    """Only the second window knows that the products multiply float64."""
+    explain_at_once(monkeypatch)
+    folder = train(tmp_path, data=torch.ones(256, 512, dtype=torch.float64)).folder
+    stored = json.loads((folder / "report.json").read_bytes())
+    (window,) = stored["windows"]
+    step_ms = window["ranks"][0]["cost"]["idle_step_ms"]
+    (finding,) = (row for row in window["details"]["0"]["findings"]["rows"] if row["rule"] == "float64-products")
+    assert finding["gain_percent"] == pytest.approx(100 * finding["gain_ms"] / step_ms)
+    assert 0 < finding["gain_ms"] <= finding["most_ms"] <= step_ms
+    assert "seen in step 16" in said(finding)
+    assert "GEMMs and convolutions in float64" in str(stored["summary"])
+    shown = show.tables(str(folder), ["findings"])["findings"]
+    assert shown.filter(rule="float64-products")["gain_ms"].to_list() == pytest.approx([finding["gain_ms"]])
+
+
+def test_findings_by_shapes_are_added_once():
     row = {"rule": "kernels-below-limit", "evidence": evidence("2 kernels"), "advice": "", "code": ""}
-    (found,) = findings.add_source_lines([], [row], "step 17")
-    assert said(found) == ["2 kernels", "seen in step 17"]
-    assert findings.add_source_lines([row], [row], "step 17") == [row]
+    (added,) = additional_findings([], [row, row | {"rule": "host-bound"}], "step 17")
+    assert said(added) == ["2 kernels", "seen in step 17"]
+    assert additional_findings([row], [row], "step 17") == []
 
 
 def test_busy_threads_prevent_a_second_window(tmp_path, monkeypatch, caplog):

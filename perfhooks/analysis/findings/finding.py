@@ -34,8 +34,8 @@ MANY: Final = 20
 """Minimum repetitions of a collective or operator in a step. DDP needs one collective per 25 MiB of gradients."""
 LINE: Final = re.compile(r"[^\s(]\S*\.py(?:\(\d+\)|:\d+\)|(?=: ))")
 _NUMBERED: Final = re.compile(r"(?P<file>.+)[:(](?P<line>\d+)\)?")
-_BY_SHAPES: Final = ("kernels-below-limit",)
-"""Rules that use only shapes and device times, which the overhead of recording stacks does not change."""
+_BY_SHAPES: Final = ("float64-products", "kernels-below-limit")
+"""Rules that need shapes or types, so only a window with shapes has their findings."""
 _REQUESTS: Final = ("record-shapes", "record-stacks")
 _TIMED: Final = ("source", "holder")
 _LOOP: Final = "loop"
@@ -240,10 +240,17 @@ def add_source_lines(
             named = [line for line in explanation["evidence"] if line["phrase"] != _LOOP and _has_source_line(line)]
             new["evidence"] = [*evidence, *(_seen(line, steps) for line in named), *loop_lines]
         results.append(new)
-    rules = {row["rule"] for row in results}
-    additional = [by_rule[rule] for rule in _BY_SHAPES if rule in by_rule and rule not in rules]
+    return results
+
+
+def additional_findings(
+    findings: Iterable[Mapping[str, Any]], explaining: Iterable[Mapping[str, Any]], steps: str
+) -> list[dict[str, Any]]:
+    """Return the findings by shapes from ``explaining`` that ``findings`` lacks."""
+    rules = {row["rule"] for row in findings}
     seen_in = msgspec.to_builtins(texts.shared("seen-in", steps=steps))
-    return results + [{**row, "evidence": [*row["evidence"], seen_in]} for row in additional]
+    rows = [row for row in explaining if row["rule"] in _BY_SHAPES and row["rule"] not in rules]
+    return [{**row, "evidence": [*row["evidence"], seen_in]} for row in rows]
 
 
 def _has_source_line(line: Mapping[str, Any]) -> bool:

@@ -12,7 +12,7 @@ import typer
 from perfhooks import trace
 from perfhooks.analysis import findings, ranks
 from perfhooks.analysis.findings import data, frameworks
-from perfhooks.analysis.findings.finding import add_source_lines, estimate, ordered
+from perfhooks.analysis.findings.finding import add_source_lines, additional_findings, estimate, ordered
 from perfhooks.analysis.findings.loader_plan import COLUMNS
 from perfhooks.analysis.ranks.findings import merge_findings
 from perfhooks.analysis.ranks.missing import spans
@@ -109,7 +109,8 @@ def _explained(rows: list[dict[str, Any]], source: Source, sources: Sequence[Sou
     if not other.explains or other.capture is None or source.has("with_stack"):
         return rows
     lines = _findings(trace.read(other.path, communication=other.communication), other.capture)
-    return add_source_lines(rows, lines, words.steps(other.capture.first, other.capture.end))
+    steps = words.steps(other.capture.first, other.capture.end)
+    return [*add_source_lines(rows, lines, steps), *additional_findings(rows, lines, steps)]
 
 
 def _told(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:

@@ -17,6 +17,7 @@ from perfhooks.analysis.findings.finding import (
     UNNAMED,
     WAITING,
     add_source_lines,
+    additional_findings,
     ordered,
     scale_to_unprofiled,
 )
@@ -30,7 +31,7 @@ from perfhooks.report.page.data import EXPLAINED, FORMAT, read_tried, read_windo
 from perfhooks.report.page.run_summary import summarize
 from perfhooks.report.page.tuned_file import TunedFile, tuned_advice
 from perfhooks.run import layout, rare_work
-from perfhooks.run.capture import LARGE, Capture, Place
+from perfhooks.run.capture import LARGE, Capture, Cost, Place
 from perfhooks.run.finished import FinishedRun, FinishedWindow
 from perfhooks.run.layout import SHARE
 from perfhooks.run.reading import read_json
@@ -141,7 +142,7 @@ def _explanation(window: FinishedWindow, summary: dict[str, Any]) -> dict[str, A
         "rank": window.capture.rank,
         **json_values.facts({"model": summary.get("subject", {}).get("model"), "least_ms": _least_ms(summary)}),
         "parts": parts,
-        "findings": summary.get("findings", {}).get("rows", []),
+        "findings": summary.get("findings") or {"rows": []},
     }
 
 
@@ -161,9 +162,9 @@ def _window(window: FinishedWindow, shown: dict[Place, dict[str, Any]], explanat
     }
     explanation = explanations.get(window.capture.stage)
     if explanation is not None:
-        idle = {str(capture.rank): capture.cost.idle_step_ms for capture in window.captures.values()}
+        costs = {str(capture.rank): capture.cost for capture in window.captures.values()}
         details = {
-            rank: _add_mfu(_add_explanation(summary, explanation), explanation, idle.get(rank))
+            rank: _add_mfu(_add_explanation(summary, explanation, costs[rank]), explanation, costs[rank].idle_step_ms)
             for rank, summary in details.items()
         }
     ranks = [_rank(capture, brief=place not in shown) for place, capture in window.captures.items()]
@@ -201,11 +202,15 @@ def _add_plan(summary: dict[str, Any], use: LoaderUse | None, capture: Capture) 
     return summary | {"plan": {"summary": str(plan), "rows": rows}}
 
 
-def _add_explanation(summary: dict[str, Any], explanation: dict[str, Any]) -> dict[str, Any]:
-    subject, findings = summary.get("subject", {}), summary.get("findings")
+def _add_explanation(summary: dict[str, Any], explanation: dict[str, Any], cost: Cost) -> dict[str, Any]:
+    subject, findings, explaining = summary.get("subject", {}), summary.get("findings"), explanation["findings"]
     if findings is None or subject.get("python_frames"):
         return summary
-    rows = add_source_lines(findings["rows"], explanation["findings"], explanation["steps"])
+    additional = additional_findings(findings["rows"], explaining["rows"], explanation["steps"])
+    if explaining.get("step_ms") and cost.idle_step_ms:
+        step_ms, data_ms = cost.idle_step_ms, cost.idle_data_ms
+        additional = scale_to_unprofiled(additional, explaining["step_ms"], step_ms, data_ms)
+    rows = ordered([*add_source_lines(findings["rows"], explaining["rows"], explanation["steps"]), *additional])
     subject = {"model": explanation.get("model")} | subject
     return summary | {"findings": findings | {"rows": rows}, "explained": True, "subject": subject}
 
