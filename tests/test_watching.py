@@ -39,6 +39,7 @@ from perfhooks.run.finished import FinishedRun
 from perfhooks.run.folder import Run
 from perfhooks.run.installation import Installation
 from perfhooks.run.live import slow_steps
+from perfhooks.run.live.slow_causes import CONTENTION
 from perfhooks.run.live.status import Status
 from perfhooks.run.publishing import publish_json
 from perfhooks.run.steps import read_waits
@@ -100,11 +101,12 @@ def test_planted_slow_steps_have_their_cause_and_line(tmp_path, channel):
     found = {row.step: row for row in slow_steps.read(tmp_path / "perf/job/rank0.slow.csv")}
     causes = dict(sorted(planted()))
     assert len(causes) == 17
-    unknown = {step for step in causes if found[step].cause == "unknown"}  # also if a step waited for a CPU
+    chance = {step for step in causes if found[step].cause in ("unknown", CONTENTION)}  # if a step waited for a CPU
+    unknown = {step for step in chance if found[step].cause == "unknown"}
     assert {step: found[step].line.rpartition("/")[2].rpartition(" (")[2] for step in causes} == {
         step: line for step, (_, line) in causes.items()
     }
-    named = {step: found[step].cause for step in causes if step not in unknown}
+    named = {step: found[step].cause for step in causes if step not in chance}
     assert named == {step: causes[step][0] for step in named}
     assert len(named) >= len(causes) - 4
     for step in causes:
@@ -161,6 +163,8 @@ class ByHand:
         self._folder, self.now_ms = folder, 1000.0
         for module in (slow, timeline):
             monkeypatch.setattr(module, "clock", self._clock)
+        # else the waits of this process, by another clock, would be a cause
+        monkeypatch.setattr(counters.CountedThread, "waited_ns", lambda _: 0)
         line = Timeline("train")
         self.loop = WatchedLoop(line, "train", 1.0, step=lambda: line.reached, wake=lambda: None)
         self.loop.begin(Run(folder))
@@ -465,7 +469,8 @@ def test_run_queue_wait_is_since_the_previous_window(monkeypatch):
     waited = iter([10e9, 10e9, 11e9, 11e9, 11e9, 11e9])
     now = iter(number * 10**9 for number in (50, 50, 50, 54, 54, 56, 56))
     monkeypatch.setattr(counters.time, "monotonic_ns", lambda: next(now))
-    monkeypatch.setattr(counters, "born_s", lambda _: counters.clock_s() - 40)
+    monkeypatch.setattr(counters, "clock_s", lambda: 100.0)
+    monkeypatch.setattr(counters, "born_s", lambda _: 60.0)
     monkeypatch.setattr(time, "time", lambda: 0.0)  # the system clock may be changed
     monkeypatch.setattr(counters.CountedThread, "waited_ns", lambda _: next(waited))
     queueing = counters.Queueing()
@@ -758,6 +763,8 @@ def test_dead_watcher_is_one_log_line(tmp_path, monkeypatch, caplog):
         keep_stepping(prof, lambda: "the watcher stopped (ZeroDivisionError)" in caplog.text)
         prof.request(1)
         keep_stepping(prof, lambda: prof._course.windows.handover.places)
+    for thread in threads():
+        thread.join(60)
     assert not threads()
 
 
@@ -768,7 +775,8 @@ def test_profilers_share_one_thread_that_ends_with_them(tmp_path):
     for prof in profilers:
         prof.start()
     until = time.monotonic() + 60
-    while not threads() and time.monotonic() < until:  # beside busy threads, another thread opens the run folder first
+    # beside busy threads, another thread opens the run folder first; the watcher of another test may still be there
+    while len(threads()) != 1 and time.monotonic() < until:
         time.sleep(0.01)
     (thread,) = threads()
     if hasattr(os, "fork"):
@@ -808,11 +816,12 @@ def test_deleted_folder_and_tracer_change_nothing(tmp_path, caplog):
         sys.settrace(trace)
         keep_stepping(prof, lambda: prof._course.loop.limit_ns is not None)
         sys.settrace(None)
-        shutil.rmtree(tmp_path / "r")
-        (tmp_path / "r").touch()
+        with watcher._watcher._working:  # else it may write into the folder while this is deleted
+            shutil.rmtree(tmp_path / "r")
+            (tmp_path / "r").touch()
         limit = prof.step_num + 300
         keep_stepping(prof, lambda: prof.step_num >= limit)
-        assert threads()[0].is_alive()
+        assert watcher._watcher._thread.is_alive()
         (tmp_path / "r").unlink()
     assert prof.step_num >= limit
     assert seen
@@ -825,12 +834,13 @@ import perfhooks
 from perfhooks.record.watch.counters import CountedThread
 
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-busy = "import os, sys\\nwhile os.getppid() == int(sys.argv[1]): pass"
-other = subprocess.Popen([sys.executable, "-c", busy, str(os.getpid())])
+busy = "import os, sys\\nprint(flush=True)\\nwhile os.getppid() == int(sys.argv[1]): pass"
+other = subprocess.Popen([sys.executable, "-c", busy, str(os.getpid())], stdout=subprocess.PIPE)
+other.stdout.readline()
 thread = CountedThread(threading.get_ident(), threading.get_native_id())
 with perfhooks.Profiler(out="perf", run="r", schedule="wait=1000000000 warmup=1 active=1") as prof:
     before = thread.waited_ns()
-    while thread.waited_ns() - before < 500_000_000:
+    while thread.waited_ns() - before < 1_500_000_000:
         sum(range(1000))
         prof.step()
 other.kill()
@@ -893,10 +903,17 @@ def test_cpu_time_of_own_processes_is_not_of_other_programs(tmp_path, monkeypatc
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="the system does not tell")
 def test_cpu_time_of_a_foreign_program_is_of_other_programs():
     before = counters.others_ns()
-    starts = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]])"
-    burns = "import time\nwhile time.process_time() < 0.5: pass"
+    starts = (
+        "import os, subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1], str(os.getpid())]); "
+        "os._exit(0)"
+    )
+    # if it ended earlier, its parent would have its time, and we that of its parent
+    burns = (
+        "import os, sys, time\nwhile os.getppid() == int(sys.argv[1]): time.sleep(0.01)\n"
+        "while time.process_time() < 0.5: pass"
+    )
     # the pipe is read until both have ended
-    subprocess.run([sys.executable, "-c", starts, burns], capture_output=True, check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", starts, burns], capture_output=True, check=True, timeout=300)
     assert counters.others_ns() - before > 0.4e9 / os.cpu_count()
 
 
