@@ -299,7 +299,8 @@ def test_call_count_ends_and_leaves_other_profilers():
 
 
 @pytest.mark.recorder
-def test_window_ends_before_the_step_that_exceeds_its_budget(caplog):
+def test_window_ends_before_the_step_that_exceeds_its_budget(caplog, monkeypatch):
+    monkeypatch.setattr(in_step, "SHORTEST_S", 600.0)  # however long a step lasts, nobody looks inside
     with Profiler(schedule="wait=1 warmup=1 active=4 repeat=2", out="runs", run="r", background=False,
                   max_trace_mb=1) as prof:  # fmt: skip
         for _ in range(13):
@@ -314,7 +315,9 @@ def test_window_ends_before_the_step_that_exceeds_its_budget(caplog):
 
 @pytest.mark.recorder
 @pytest.mark.parametrize("schedule", ["wait=1 warmup=1 active=3 repeat=1", None])
-def test_window_ends_inside_a_long_step(schedule):
+def test_window_ends_inside_a_long_step(schedule, monkeypatch):
+    used, measure = [], WindowBudget.measure
+    monkeypatch.setattr(WindowBudget, "measure", lambda window: used.append(measure(window)) or used[-1])
     until = time.monotonic() + 60
     with Profiler(schedule=schedule, out="runs", run="r", background=False, max_trace_mb=1) as prof:
         for step in range(5):
@@ -326,7 +329,7 @@ def test_window_ends_inside_a_long_step(schedule):
     found = facts(path.name)
     assert found["partial"] == "max_trace_mb=1 was reached inside step 2"
     assert found["reached"] == 2
-    assert found["cost"]["trace_bytes"] < 10e6, "20 ms pass between two looks, more on a busy machine"
+    assert sum(share >= 1 for share in used) <= 5, "the first look at a spent budget ends the window, or one soon after"
 
 
 def test_recording_does_not_end_inside_a_backward_pass():

@@ -47,9 +47,10 @@ def run_cell(tmp_path, caplog):
 
 
 def captures(tmp_path):
-    """The facts of all windows, in the order of the runs."""
-    paths = sorted((tmp_path / "runs").glob("*/*/rank0.capture.json"), key=lambda path: path.stat().st_mtime_ns)
-    return [json.loads(path.read_text()) for path in paths if not path.parent.parent.is_symlink()]
+    """The facts of all windows, in the order of their ends."""
+    paths = (tmp_path / "runs").glob("*/*/rank0.capture.json")
+    facts = [json.loads(path.read_text()) for path in paths if not path.parent.parent.is_symlink()]
+    return sorted(facts, key=lambda each: each["time"])
 
 
 def test_second_run_of_a_cell_records_and_keeps_the_first_window(run_cell, tmp_path, caplog):

@@ -15,7 +15,7 @@ import pytest
 
 pytestmark = pytest.mark.process
 
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 
 
 def git(*words, at):

@@ -40,7 +40,7 @@ def run_example(frameworks):
 
     def run(name, here, *arguments):
         here.mkdir(exist_ok=True)
-        how = {"folder": here, "environment": os.environ | {"TMPDIR": str(here)}, "timeout": 240}
+        how = {"folder": here, "environment": os.environ | {"TMPDIR": str(here)}, "timeout": 300}
         done = warm.run(frameworks, EXAMPLES / f"{name}.py", *arguments, **how)
         assert done.returncode == 0, done.stderr
         (left,) = {path.resolve().parent for path in here.rglob("run.json")}

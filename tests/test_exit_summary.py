@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -133,12 +134,26 @@ def test_first_process_of_a_container_ends(monkeypatch):
     assert not detached.is_possible()
 
 
+@pytest.mark.filterwarnings("ignore:.*use of fork.* may lead to deadlocks:DeprecationWarning")
+def test_detached_process_holds_no_files_from_the_start(tmp_path, monkeypatch):
+    ours, theirs = os.pipe()
+    monkeypatch.setattr(detached, "_become", lambda *_: time.sleep(2))
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        detached.start(os.getpid(), str(tmp_path), [])
+        os.close(theirs)
+        assert select.select([ours], [], [], 0)[0], "nobody could write to the pipe any more"
+    os.close(ours)
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def test_files_of_the_command_are_free_after_its_end(tmp_path):
     """Only a process of ours that goes on could hold it: the command itself has been waited for."""
     errors = (tmp_path / "errors").open("wb")
     with (tmp_path / "lock").open("w") as lock, errors:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        given = [sys.executable, "-c", GIVES, str(lock.fileno()), *RUN, "sleep", "1"]
+        given = [sys.executable, "-c", GIVES, str(lock.fileno()), *RUN, "true"]
         held = subprocess.Popen(given, cwd=tmp_path, pass_fds=[lock.fileno()], stdin=subprocess.PIPE, stderr=errors)
         assert held.wait(TIMEOUT) == 0
     with pytest.raises(BrokenPipeError):

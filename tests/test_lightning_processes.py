@@ -40,7 +40,7 @@ print("other Lightning:", "{other}" in sys.modules)
     ("framework", "other"), [("lightning.pytorch", "pytorch_lightning"), ("pytorch_lightning", "lightning.pytorch")]
 )
 def test_callback_works_with_each_lightning_alone(framework, other, run_script, tmp_path):
-    done = run_script(FIT.format(framework=framework, other=other))
+    done = run_script(FIT.format(framework=framework, other=other), timeout=300)
     assert done.returncode == 0, done.stderr
     assert "other Lightning: False" in done.stdout
     rows = read(tmp_path / "perf" / "run" / "train-000001-000002" / "rank0.steps.csv")

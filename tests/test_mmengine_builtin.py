@@ -321,7 +321,7 @@ def test_single_line_adds_the_hook_to_an_unmodified_script(frameworks, tmp_path)
         "default_hooks.profiler.schedule=wait=2 warmup=1 active=2 repeat=1",
         "default_hooks.profiler.with_stack=True",
     ]
-    done = warm.run(frameworks, tmp_path / "train.py", "config.py", "--cfg-options", *line, timeout=120)
+    done = warm.run(frameworks, tmp_path / "train.py", "config.py", "--cfg-options", *line, timeout=300)
     assert done.returncode == 0, done.stderr
     (window,) = (path for path in tmp_path.glob("work/*/perf/2*/*") if path.is_dir())
     assert window.name == "train-000003-000004"
@@ -330,7 +330,7 @@ def test_single_line_adds_the_hook_to_an_unmodified_script(frameworks, tmp_path)
 
 def test_the_recipe_of_a_vendors_guide_runs(frameworks, tmp_path):
     recipe = Path(__file__).parents[1] / "examples" / "mmengine_recipe.py"
-    done = warm.run(frameworks, recipe, "--batch-size", "2", "--steps", "12", folder=tmp_path, timeout=240)
+    done = warm.run(frameworks, recipe, "--batch-size", "2", "--steps", "12", folder=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr
     (path,) = tmp_path.glob("work_dirs/resnet18/*/trace.json")
     assert set(marks(path)) >= set(range(10))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -194,13 +196,14 @@ def test_loop_with_tests_waits_only_for_its_data(tmp_path):
     """Nothing is slept away: the test burns more time of the processor than all batches of a pass take to fetch."""
     with perfhooks.Profiler(schedule="wait=1 warmup=1 active=6 repeat=1", out=tmp_path, background=False) as prof:
         steps = prof.steps(range(4))
-        for _ in range(2):
+        for _ in range(10):
             list(steps)
-            sum(range(3_000_000))
+            sum(range(1_000_000))
     (file,) = {path.resolve() for path in tmp_path.glob("*/rank0.timeline.csv")}
     rows = [line.split(",") for line in file.read_text().splitlines()[1:]]
-    between = next(row for row in rows if row[1] == "4")
-    assert float(between[4]) < 0.2 * float(between[3])
+    between = [float(row[4]) / float(row[3]) for row in rows if row[1] in map(str, range(4, 40, 4))]
+    assert len(between) == 9
+    assert median(between) < 0.2, "a busy machine may pause it in some fetches"
 
 
 def test_files_read_together_equal_files_read_singly(tmp_path):

@@ -69,13 +69,14 @@ def start(pid: int, folder: str, words: Sequence[str]) -> None:
         return
     try:
         os.setsid()
+        descriptor = _leave_files(descriptor)
         if not os.fork():
             _become(pid, descriptor, folder, words)
     finally:
         os._exit(0)
 
 
-def _become(pid: int, descriptor: int | None, folder: str, words: Sequence[str]) -> None:
+def _leave_files(descriptor: int | None) -> int | None:
     # close all inherited files: pipes and locks of the training must end with the training
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -84,6 +85,10 @@ def _become(pid: int, descriptor: int | None, folder: str, words: Sequence[str])
         descriptor = os.dup2(descriptor, 3)
         os.set_inheritable(descriptor, True)
     os.closerange(3 if descriptor is None else 4, os.sysconf("SC_OPEN_MAX"))
+    return descriptor
+
+
+def _become(pid: int, descriptor: int | None, folder: str, words: Sequence[str]) -> None:
     facts = [str(pid), str(-1 if descriptor is None else descriptor), folder, exit_summary.IS_OVER, *words]
     os.execv(sys.executable, [sys.executable, "-S", "-E", "-c", _BOOTSTRAP, json.dumps(sys.path), *facts])  # noqa: S606 -- our own interpreter
 

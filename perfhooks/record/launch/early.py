@@ -41,6 +41,7 @@ _CALL, _BACKWARD, _UPDATE = range(3)
 """Events that can end a step, in ascending order of evidence."""
 _RECORDED: Final = ("record_shapes", "with_flops")
 """Recorder options for the first steps. Stacks and memory events would exceed `FIRST_STEPS_S`."""
+_LONGEST_S: Final = 3.0
 _SHORTEST_S: Final = 0.1
 """Minimum CPU time of the program in s. After less, a recording without operators is dropped."""
 
@@ -191,7 +192,7 @@ class StartupRecorder:
         window.yield_recorder = self.end
         lifetime.watch(window)
         window.start()
-        self._until, self._began = time.monotonic() + 3, os.times()
+        self._until, self._began = time.monotonic() + _LONGEST_S, os.times()
         self.is_recording = True
         if self.has_steps:
             calls.ignore_calls()
