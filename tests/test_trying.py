@@ -336,7 +336,7 @@ def test_variant_is_timed_for_half_of_its_time_limit(monkeypatch, given_s, longe
     assert limits == [{"seconds": min(timing.SECONDS, longest_s), "longest": longest_s}]
 
 
-@pytest.mark.parametrize(("seconds", "taken"), [(6.0, 2.0), (0.0, 9.0)])
+@pytest.mark.parametrize(("seconds", "taken"), [(1e6, 2.0), (0.0, 9.0)])
 def test_time_of_a_single_call_is_the_median_of_blocks(monkeypatch, seconds, taken):
     """The first one is slow, of whatever the call needs once."""
     times = iter([9.0, *[2.0] * 1000])
