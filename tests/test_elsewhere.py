@@ -253,7 +253,7 @@ def test_share_files_of_an_array_job_become_the_report(call, folder, tmp_path):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     for turn in range(2):
         task = {"SLURM_ARRAY_TASK_ID": str(turn), "SLURM_ARRAY_TASK_COUNT": "2"}
-        subprocess.run([script, folder, shares], check=True, env=os.environ | task | {"PATH": path}, timeout=120)
+        subprocess.run([script, folder, shares], check=True, env=os.environ | task | {"PATH": path}, timeout=300)
     assert pages(call, shares) == pages(call, folder)
 
 

@@ -24,7 +24,7 @@ if not hasattr(os, "fork"):
 def folder(frameworks, tmp_path_factory):
     """What two ranks left."""
     folder = tmp_path_factory.mktemp("ranks")
-    done = warm.run(frameworks, HERE / "mmengine_ranks.py", folder, timeout=120)
+    done = warm.run(frameworks, HERE / "mmengine_ranks.py", folder, timeout=300)
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -94,8 +94,8 @@ def search(chromium, section, text):
 def test_report_of_a_run_renders(chromium, recorded):
     chromium.open(recorded / "report.html")
     assert_quiet(chromium)
-    # on a busy machine the steps wait for their loader long enough that there is a plan for it
-    assert [name for name in sections(chromium) if name != "plan"] == [
+    # on a busy machine the steps wait for their loader long enough that there is a plan for it, or a step is slow
+    assert [name for name in sections(chromium) if name not in ("plan", "slow")] == [
         # one rank has no section of ranks
         *("overview", "timeline", "steps", "windows", "categories", "operators", "memory", "flame", "functions"),
         *("modules", "checks"),

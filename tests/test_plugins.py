@@ -29,7 +29,8 @@ import perfhooks
 
 table, index = torch.nn.Embedding(9, 4), torch.tensor([1, 2])
 handlers = ["page", {"type": "longest-step", "digits": 3}]
-with perfhooks.Profiler(schedule="wait=5 warmup=1 active=2 repeat=1", on_trace_ready=handlers, out="perf") as prof:
+options = {"schedule": "wait=5 warmup=1 active=2 repeat=1", "on_trace_ready": handlers, "exit_timeout": 200}
+with perfhooks.Profiler(out="perf", **options) as prof:
     for _ in range(10):
         for _ in range(400):
             table(index)
@@ -105,7 +106,7 @@ def test_documented_package_adds_a_file_and_a_finding(documented, tmp_path):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -28,7 +29,7 @@ from perfhooks.testing import annotation, step_mark
 MS = 1_000_000
 
 ACTS = """
-import statistics, time
+import json, time
 import torch
 
 nets = [torch.nn.Sequential(torch.nn.Linear(3, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2)) for _ in range(2)]
@@ -48,7 +49,7 @@ for step in range(150):
     time.sleep(0.005)
     walls.append(1e3 * (time.perf_counter() - began))
     began = time.perf_counter()
-print(statistics.median(walls[10:]))
+print(json.dumps(walls))
 """
 """A step acts twice without gradients, and updates two networks twice each."""
 THREE = """
@@ -58,7 +59,7 @@ net = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(8)])
 optimizer = torch.optim.SGD(net.parameters(), 1e-3)
 for _ in range(3):
     optimizer.zero_grad()
-    net(torch.randn(512, 256)).square().mean().backward()
+    net(torch.randn(4096, 256)).square().mean().backward()
     optimizer.step()
 """
 
@@ -236,11 +237,11 @@ optimizer = torch.optim.SGD([weight], 1e-3)
 began = time.perf_counter()
 value = torch.ones(8)
 (weight * 1.0).sum().backward()
-while time.perf_counter() - began < 2:
+while time.perf_counter() - began < 2 or torch.autograd._profiler_enabled():
     value = value * 1.0
 optimizer.step()
 """
-"""One step that is longer than the budget of the first recording."""
+"""One step that goes on until the first recording has ended, as its budget is spent."""
 
 
 def launched(launch, tmp_path, script):
@@ -253,7 +254,11 @@ def launched(launch, tmp_path, script):
 def test_step_time_agrees_with_the_clock_of_the_script(launch, tmp_path):
     """An iteration is one step, though each network is updated twice; acting is no validation."""
     out, summary = launched(launch, tmp_path, ACTS)
-    assert 0.75 < summary.step_ms / float(out) < 1.3
+    steps = FinishedRun(tmp_path / "perf/it").steps["train"].typical()
+    # the same steps, counted from the last one, as the machine may have less time for others
+    clock = np.array(json.loads(out))[steps.numbers - steps.numbers[-1] - 1]
+    assert 0.75 < np.median(steps.all_ms) / np.median(clock) < 1.3
+    assert summary.step_ms == pytest.approx(steps.median_ms, rel=1e-3)
     assert "validation" not in [part.name for part in summary.parts]
 
 

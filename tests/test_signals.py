@@ -28,7 +28,7 @@ from perfhooks.trace import read
 pytestmark = pytest.mark.process
 
 X = torch.ones(8, 8)
-TIMEOUT = 120
+TIMEOUT = 300
 
 WAITING = """
 import ctypes, sys, torch, torch.distributed as dist, perfhooks
@@ -71,7 +71,7 @@ def test_sigterm_ends_blocked_ranks_as_without_perfhooks(tmp_path, channel):
             each.send_signal(signal.SIGTERM)
             # It is given half a second to come out of C code. With a Python handler alone the first would wait for the
             # other one, and the other one for ever.
-            assert each.wait(30) == -signal.SIGTERM
+            assert each.wait(TIMEOUT) == -signal.SIGTERM
     finally:
         for each in both:
             each.close()
@@ -204,8 +204,8 @@ def test_threads_of_perfhooks_are_not_recorded(tmp_path):
         path = tmp_path / f"{profile.__module__}.json"
         prof.export_chrome_trace(str(path))
         threads.append({thread.tid for thread in read(path).threads if isinstance(thread.tid, int)})
-    assert threads[0] == threads[1]
-    assert threading.get_native_id() in threads[0]
+    assert not threads[1] - threads[0], "threads of other tests may have ended meanwhile"
+    assert threading.get_native_id() in threads[1]
 
 
 def in_thread(act):
@@ -362,7 +362,7 @@ raise ValueError("planted")
 def test_errors_of_handlers_do_not_interrupt_the_end(tmp_path):
     """A timer of the program expires every millisecond while perfhooks saves and waits at the exit."""
     (tmp_path / "train.py").write_text(INTERRUPTED_END)
-    command = [sys.executable, "-m", "perfhooks", "run", "--out", "runs", "train.py"]
+    command = [sys.executable, "-m", "perfhooks", "run", "--out", "runs", "--exit-timeout", "200", "train.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert done.returncode == 1, done.stderr
     assert "planted" in done.stderr

@@ -64,7 +64,7 @@ class Leaves(Same):
 
 def test_crash_has_a_reason_and_keeps_other_measurements(monkeypatch):
     monkeypatch.setattr(variants, "VARIANTS", (Same(), Dies(), Leaves(), Same()))
-    rows = tried(MM, ADD, SUB, seconds=20).rows
+    rows = tried(MM, ADD, SUB, seconds=60).rows
     assert [row.alone_ms is not None for row in rows] == [True] * 3
     problems = [[each.problem for each in row.tried] for row in rows]
     left = "crashed the child process: exit code 7"
@@ -79,7 +79,7 @@ def trial_of(rows):
 
 def test_crashing_operator_is_a_row_and_the_next_operator_runs(monkeypatch):
     monkeypatch.setattr(bench.inputs, "build", dying(bench.inputs.build))
-    first, second = tried(ADD, MM, variants=("bf16",), seconds=20).rows
+    first, second = tried(ADD, MM, variants=("bf16",), seconds=60).rows
     assert first.problem == "crashed the child process: SIGABRT"
     assert second.tried[0].timing is not None
 
@@ -105,8 +105,8 @@ class Hangs(Same):
 def test_time_limit_holds_for_single_calls(monkeypatch):
     monkeypatch.setattr(variants, "VARIANTS", (Hangs(), Same()))
     began = time.monotonic()
-    (row,) = tried(MM, seconds=8, limit=1).rows
-    assert time.monotonic() - began < 60, "a child takes seconds to start on a busy machine, a call would take an hour"
+    (row,) = tried(MM, seconds=40, limit=1).rows
+    assert time.monotonic() - began < 300, "a child takes seconds to start on a busy machine, a call would take an hour"
     hung, same = row.tried
     assert hung.problem.startswith("exceeded its time limit of ")
     assert hung.problem.endswith("(--seconds)")
@@ -169,7 +169,7 @@ from test_trying_child import GREEDY, MM, signature, tensor, tried
 def taken(memory, *signatures):
     # the first child of a program tells what children have to begin with, as the largest of all is what is told
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    rows = tried(*signatures, memory=memory, seconds=30, limit=99, variants=("threads",)).rows
+    rows = tried(*signatures, memory=memory, seconds=200, limit=99, variants=("threads",)).rows
     after = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     print(memory, (after - before) << 10, *(row.problem for row in rows), sep="|")
 
@@ -193,7 +193,7 @@ def test_memory_counts_results_and_copies(run_script):
 
 def test_a_child_that_dies_leaves_no_core_on_the_disk():
     with trial.contextlib.closing(trial.ChildProcess(limits, forks=True)) as child:
-        assert child.ask(20)[0] == 0
+        assert child.ask(200)[0] == 0
 
 
 @trial.contextlib.contextmanager

@@ -398,17 +398,19 @@ def test_interrupt_prints_the_results_so_far_and_leaves_no_process(tmp_path):
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=200)
     assert process.returncode == 130, errors
     assert "workers" in output
     assert not _trainings(tmp_path)
 
 
 def _trainings(folder):
-    return [
-        process
-        for process in psutil.process_iter(["cwd"])
+    """The trainings, without children that have their command line until they become another program."""
+    found = {
+        process.pid: process.info["ppid"]
+        for process in psutil.process_iter(["cwd", "cmdline", "ppid"])  # None of a process that has ended meanwhile
         if process.info["cwd"] == str(folder)
-        and process.cmdline()[-1:] == ["train.py"]
-        and "tune" not in process.cmdline()
-    ]
+        and (process.info["cmdline"] or [])[-1:] == ["train.py"]
+        and "tune" not in process.info["cmdline"]
+    }
+    return [pid for pid, parent in found.items() if parent not in found]
