@@ -15,6 +15,7 @@ from pathlib import Path
 import browser
 import hypothesis
 import levels
+import pace
 import pytest
 import twins
 import warm
@@ -177,11 +178,7 @@ def launch_framework(frameworks, tmp_path):
 @pytest.fixture
 def even_pace(monkeypatch):
     """A window that nobody planned has steps 12 to 14, however uneven and fast steps are on this machine."""
-    from perfhooks.core.schedule import settled
-
-    monkeypatch.setattr(settled, "_EVEN", 1.0)
-    monkeypatch.setattr(settled, "SHORTEST_S", 0.0)
-    monkeypatch.setattr(settled, "_WARMUP_S", 1e9)
+    pace.make_even(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import http.server
 import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -63,7 +65,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             for _ in range(100):
                 self.wfile.write(b" " * 100)
                 self.wfile.flush()
-                time.sleep(0.02)
+                self.server.may_send.acquire(timeout=60)
             return
         try:
             while not is_head and not self.server.is_over.is_set():
@@ -89,8 +91,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server():
+    downloads._client_options.cache_clear()
+    downloads._client_options()  # with the usual limits of the client, whichever limits a test sets for ours
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as served:
         served.is_over, served.has_sent = threading.Event(), threading.Event()
+        served.may_send = threading.Semaphore(0)
         threading.Thread(target=served.serve_forever, daemon=True).start()
         served.url = f"http://127.0.0.1:{served.server_address[1]}"
         yield served
@@ -119,9 +124,23 @@ def test_show_rejects_an_endless_trace(server, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.fixture
+def patient(server, monkeypatch):
+    """Half a second of silence is a minute, as a busy machine may pause the server; the speed is still measured."""
+    limits = []
+
+    def wait_for(result, limit):
+        limits.append(limit)
+        return asyncio.wait_for(result, 120 * limit)
+
+    monkeypatch.setattr(downloads, "SILENCE_S", 0.5)
+    monkeypatch.setattr(downloads, "asyncio", SimpleNamespace(wait_for=wait_for, TimeoutError=asyncio.TimeoutError))
+    return limits
+
+
+@pytest.mark.usefixtures("patient")
 def test_slow_download_ends(server, monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(downloads, "SILENCE_S", 0.5)
     with pytest.raises(PerfhooksError, match="less than 1000 bytes per second"):
         remote.content(f"{server.url}/slow.json")
     with pytest.raises(PerfhooksError, match="less than 1000 bytes per second"):
@@ -135,9 +154,21 @@ def test_bytes_that_are_no_content_end_a_download(server, monkeypatch, name):
         remote.content(f"{server.url}/{name}.json")
 
 
-def test_steady_download_may_take_longer_than_the_limit(server, monkeypatch):
-    monkeypatch.setattr(downloads, "SILENCE_S", 0.5)
+def test_steady_download_may_take_longer_than_the_limit(server, monkeypatch, patient):
+    """Each of a hundred parts comes 0.02 s after the one before, by the clock that measures the speed."""
+    now, add = [0.0], downloads.DownloadLimits.relative_update
+
+    def take_part(limits, more=1):
+        now[0] += 0.02
+        add(limits, more)
+        server.may_send.release()
+
+    monkeypatch.setattr(downloads, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(downloads.DownloadLimits, "relative_update", take_part)
     assert remote.content(f"{server.url}/steady.json") == b" " * 10_000
+    assert now[0] > 3 * downloads.SILENCE_S
+    assert patient == [downloads.SILENCE_S] * len(patient)
+    assert len(patient) > 100, "each part may take as long as the limit"
 
 
 def test_endless_listing_is_rejected(server, monkeypatch):

@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks.cli.turns import processes
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _SEIZE, _INTERRUPT, _DETACH = 0x4206, 0x4207, 17
+_LONGEST_S: Final = 0.5
+"""Maximum wait in s. A thread that reads from a disk pauses only after the read."""
 
 
 class Freezer:
@@ -33,8 +35,7 @@ class Freezer:
         if sys.platform != "linux":
             self.refusal = "only Linux can pause processes"
             return
-        # a thread that reads from a disk pauses only after the read
-        deadline = time.monotonic() + 0.5
+        deadline = time.monotonic() + _LONGEST_S
         known_threads = set[int]()
         while time.monotonic() < deadline:
             running = [process for process in processes.below(pids) if process.state != "T" and not process.is_dead]
