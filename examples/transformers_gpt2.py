@@ -33,7 +33,7 @@ def main() -> None:
     """Train a few steps, show the table of the profiled ones and list the files."""
     args = arguments(__doc__).parse_args()
     profiler = ProfilerCallback(
-        schedule="skip_first=2 wait=2 warmup=1 active=3 repeat=2", with_stack=True, out=args.out
+        schedule="skip_first=2 wait=2 warmup=1 active=3 repeat=2", with_stack=True, max_trace_mb=None, out=args.out
     )
     trainer = Trainer(
         model=GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=32, n_layer=2, n_head=2)),

@@ -114,6 +114,15 @@ def test_costs_of_later_windows_equal_earlier_costs():
     assert later.cost.wait_s == pytest.approx(3 * 0.45, rel=0.15)
 
 
+def test_paused_process_raises_the_expected_wait_little():
+    first = WindowBudget(Limits(), {})
+    first._totals = (3_000.0, 0.0)
+    first.learn(wait_s=60.0, size=int(first.cost.size))
+    later = WindowBudget(Limits.of_size(20), {})
+    later._totals = (3_000.0, 0.0)
+    assert not later.is_spent()
+
+
 def test_small_window_corrects_no_costs():
     """Its last block of events is not full, so that its trace has fewer events than the recorder counts."""
     first = WindowBudget(Limits(), {})

@@ -30,7 +30,7 @@ class Net(nn.Module):
 def slowly(loader):
     """Batches that each come some milliseconds later."""
     for batch in loader:
-        time.sleep(WAIT_S)  # a loop that reads a clock calls so often that a busy machine ends the window early
+        time.sleep(WAIT_S)
         yield batch
 
 
@@ -47,7 +47,7 @@ def train(out, name, *, layers=2, planted=False, evaluates=False):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     batches = [torch.ones(16, 64)] * 60
     schedule = "skip_first=30 wait=0 warmup=1 active=5 repeat=1"
-    options = {"with_stack": True, "record_shapes": True, "background": False}
+    options = {"with_stack": True, "record_shapes": True, "background": False, "max_trace_mb": None}
     with perfhooks.Profiler(schedule=schedule, out=out, run=name, **options) as prof:
         for step, x in enumerate(prof.steps(slowly(batches) if planted else batches)):
             if evaluates and step == EVALUATED:

@@ -92,6 +92,8 @@ _PRIOR_EVENTS: Final = 10_000
 """Weight of the default costs in the mean with measured costs, as a number of events. In small recordings, fixed costs
 and half-empty buffers hide the cost per event.
 """
+_MOST_SLOWER: Final = 4.0
+"""Maximum factor by which one window raises the expected wait. The process may have been paused in that wait."""
 
 
 class _Corrections:
@@ -267,7 +269,8 @@ class WindowBudget:
         operators, calls = self._totals or self._events()
         expected = self.cost
         prior = self._cost_of(_PRIOR_EVENTS, 0)
-        _corrections.wait *= (wait_s + prior.wait_s) / (expected.wait_s + prior.wait_s)
+        slower = (wait_s + prior.wait_s) / (expected.wait_s + prior.wait_s)
+        _corrections.wait *= min(slower, _MOST_SLOWER)
         if self._has_stacks:
             traced_calls = max(size - self._cost_of(operators, 0).size, 0.0) / _CALL.size
             _corrections.calls *= (traced_calls + _PRIOR_EVENTS) / (calls + _PRIOR_EVENTS)
