@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import textwrap
+from operator import itemgetter
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from perfhooks.analysis.findings import rare_work as findings
 from perfhooks.analysis.findings.finding import gain
 from perfhooks.core import labels
 from perfhooks.run import rare_work, steps
+from perfhooks.run.live.slow_steps import SlowStep
 from perfhooks.run.rare_work import RareWork
 from perfhooks.run.timeline import Aside, Timeline
 
@@ -38,6 +41,32 @@ def test_validation_is_judged_by_the_time_of_the_run():
         "3 validations of 40 ms on average in 100 steps: 120 ms of 1 s",
         "evaluate (train.py:20): 120 ms",
     )
+
+
+def slow_step(step, cause, line="", wall_ms=200.0, times_median=10.0):
+    return SlowStep("train", step, wall_ms, times_median, cause, None, line, None, 0.0, None, None, None, None)
+
+
+def test_slow_steps_are_judged_by_their_time_above_the_median():
+    """Each of four steps of 200 ms takes 180 ms more than the median of 20 ms. One of them validates."""
+    causes = {20: "own code", 40: "blocking call", 60: "own code", 80: "evaluation", 90: "CPU contention"}
+    lines = {20: "gae (ppo.py:25)", 40: "load (ppo.py:7)", 60: "gae (ppo.py:26)"}
+    slow = [slow_step(step, cause, lines.get(step, "")) for step, cause in causes.items()]
+    walls = [200.0 if step in causes else 20.0 for step in range(100)]
+    (found,) = findings.of_run(validations((80, 180)), steps_of(*walls), slow=slow)
+    assert found.title == "Slow steps take 19% of the run."
+    assert gain(msgspec.to_builtins(found)) == "at most 5.4 ms, 19% of the run"
+    assert found.lines == (
+        "3 slow steps of 100, 180 ms above the median on average: 540 ms of 2.9 s",
+        "gae (ppo.py:25): 360 ms",
+        "load (ppo.py:7): 180 ms",
+    )
+
+
+@pytest.mark.parametrize("cause", ["data", "other ranks", "compilation", "CPU contention", "unknown"])
+def test_slow_steps_with_a_cause_of_another_rule_are_no_finding(cause):
+    slow = [slow_step(step, cause, "f (a.py:1)") for step in (20, 40, 60)]
+    assert findings.of_run([], steps_of(*[20.0] * 100), slow=slow) == []
 
 
 @pytest.mark.parametrize(
@@ -99,8 +128,13 @@ SCRIPT = """
                 net(batch)
                 time.sleep(0.05)
 
+    def collect():
+        time.sleep(0.3)
+
     for epoch in range(3):
-        for batch in loader:
+        for step, batch in enumerate(loader):
+            if step in (5, 15):
+                collect()
             net(batch).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -120,9 +154,13 @@ def test_perfhooks_run_detects_validations_and_their_lines(launch, tmp_path):
     ]
     assert {row.line for row in rows if row.part == "validation"} == {"evaluate (train.py:12)"}
     assert all(row.ms >= 100 for row in rows if row.part == "validation")
-    (found,) = json.loads((tmp_path / "perf/it/report.json").read_bytes())["findings"]
-    assert found["rule"] == "validation-in-steps"
+    stored = json.loads((tmp_path / "perf/it/report.json").read_bytes())
+    slow, found = sorted(stored["findings"], key=itemgetter("rule"))
+    assert (slow["rule"], found["rule"]) == ("slow-steps", "validation-in-steps")
+    assert " slow steps of 60, " in slow["evidence"][0]["text"]
+    assert [line["text"].partition(": ")[0] for line in slow["evidence"][1:]] == ["collect (train.py:17)"]
+    assert slow["title"] in [row["title"] for row in stored["summary"]["findings"]]
     assert gain(found).endswith("% of the run")
     assert any(line["text"].startswith("evaluate (train.py:12)") for line in found["evidence"])
     capture = next((tmp_path / "perf/it").glob("train-*/rank0.capture.json"))
-    assert json.loads(capture.read_bytes())["circumstances"]["loader"]["line"] == "<module> (train.py:17)"
+    assert json.loads(capture.read_bytes())["circumstances"]["loader"]["line"] == "<module> (train.py:20)"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -9,14 +11,17 @@ from perfhooks.analysis.findings.evidence import top_lines
 from perfhooks.analysis.findings.finding import HEAVY, MAJOR, Finding
 from perfhooks.analysis.findings.texts import FindingText
 from perfhooks.core import labels
+from perfhooks.run.live.slow_causes import BLOCKING, CHECKPOINT, DEVICE, EVALUATION, GARBAGE, OWN
+from perfhooks.run.rare_work import RareWork
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from perfhooks.run.rare_work import RareWork
+    from perfhooks.run.live.slow_steps import SlowStep
     from perfhooks.run.steps import Steps
 
 
+_LINE_NUMBER: Final = re.compile(r":\d+\)$")
 _MIN_STEPS: Final = 2
 """Minimum steps with a validation or checkpoint. A single validation or checkpoint may belong to program start or end.
 """
@@ -36,7 +41,16 @@ class Rare(NamedTuple):
     def share(self) -> float:
         return self.ms / self.run_ms
 
-    def finding(self, rule: str) -> Iterator[Finding]:
+    def _lines(self) -> list[tuple[str, float]]:
+        """Return the time of each function, named by the line with most of this time."""
+        by_function: dict[str, Counter[str]] = {}
+        for row in self.rows:
+            if row.line:
+                lines = by_function.setdefault(_LINE_NUMBER.sub("", row.line), Counter())
+                lines[row.line] += row.ms
+        return [(lines.most_common(1)[0][0], lines.total()) for lines in by_function.values()]
+
+    def finding(self, rule: str, saving: float = 0.5) -> Iterator[Finding]:
         text = FindingText(rule, {"share": self.share}, package=frameworks.package(self.framework))
         count = text(
             "count",
@@ -48,20 +62,33 @@ class Rare(NamedTuple):
         )
         yield Finding.of_text(
             text,
-            gain_ms=self.ms / self.steps / 2,
-            gain_percent=50 * self.share,
+            gain_ms=saving * self.ms / self.steps,
+            gain_percent=100 * saving * self.share,
             most_ms=self.ms / self.steps,
+            is_bound=saving == 1.0,
             is_percent_of_run=True,
-            evidence=(count, *top_lines([(row.line, row.ms) for row in self.rows if row.line])),
+            evidence=(count, *top_lines(self._lines())),
         )
 
 
-def of_run(rows: Sequence[RareWork], steps: Steps, framework: str = "") -> list[Finding]:
+_SLOW: Final = "slow"
+_FIXABLE: Final = (GARBAGE, CHECKPOINT, EVALUATION, DEVICE, BLOCKING, OWN)
+"""Causes of slow steps that no other rule reports."""
+
+
+def of_run(rows: Sequence[RareWork], steps: Steps, framework: str = "", slow: Iterable[SlowStep] = ()) -> list[Finding]:
+    all_rows = [*rows, *_excess(slow, {row.step for row in rows})]
     results: list[Finding] = []
     for rule, part in RUN_RULES:
-        work = _work_of_part([row for row in rows if row.part == part], steps, framework)
+        work = _work_of_part([row for row in all_rows if row.part == part], steps, framework)
         results += rule(work) if work is not None else ()
     return results
+
+
+def _excess(slow: Iterable[SlowStep], rare_steps: set[int]) -> Iterator[RareWork]:
+    for row in slow:
+        if row.cause in _FIXABLE and row.step not in rare_steps:
+            yield RareWork(row.stage, row.step, _SLOW, row.wall_ms - row.wall_ms / max(row.times_median, 1.0), row.line)
 
 
 def _work_of_part(rows: list[RareWork], steps: Steps, framework: str) -> Rare | None:
@@ -101,4 +128,18 @@ def checkpoint_in_steps(work: Rare) -> Iterator[Finding]:
         yield from work.finding("checkpoint-in-steps")
 
 
-RUN_RULES: Final = ((validation_in_steps, labels.VALIDATION), (checkpoint_in_steps, labels.CHECKPOINT))
+def slow_steps(work: Rare) -> Iterator[Finding]:
+    """Report slow steps whose time above the median takes at least 10% of the run (`MAJOR`).
+
+    The times and causes come from ``rank0.slow.csv``. Steps with a validation or checkpoint of ``rank0.rare.csv`` do
+    not count, nor do waits for data, for other ranks and for a CPU, compilations and unknown causes.
+    """
+    if work.share >= MAJOR:
+        yield from work.finding("slow-steps", 1.0)
+
+
+RUN_RULES: Final = (
+    (validation_in_steps, labels.VALIDATION),
+    (checkpoint_in_steps, labels.CHECKPOINT),
+    (slow_steps, _SLOW),
+)

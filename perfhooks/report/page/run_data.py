@@ -34,6 +34,7 @@ from perfhooks.run import layout, rare_work
 from perfhooks.run.capture import LARGE, Capture, Cost, Place
 from perfhooks.run.finished import FinishedRun, FinishedWindow
 from perfhooks.run.layout import SHARE
+from perfhooks.run.live import slow_steps
 from perfhooks.run.reading import read_json
 from perfhooks.trace.names import stages
 
@@ -283,8 +284,10 @@ def _rare_work_findings(run: FinishedRun, steps: Mapping[str, Steps]) -> list[di
     if training is None:
         return []
     rows = [row for row in rare_work.read(run.folder / layout.rare(run.rank)) if row.stage == _TRAINING]
+    slow = [row for row in slow_steps.read(run.folder / layout.slow_steps(run.rank)) if row.stage == _TRAINING]
     last = run.last(_TRAINING)
-    run_findings = findings.of_run(rows, training, last.capture.circumstances.framework if last is not None else "")
+    framework = last.capture.circumstances.framework if last is not None else ""
+    run_findings = findings.of_run(rows, training, framework, slow)
     return [msgspec.to_builtins(finding) for finding in run_findings]
 
 
