@@ -26,6 +26,7 @@ from perfhooks.run.loader.workers import LoaderWorker
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+_ANSWER_TIMEOUT_S: Final = 0.25
 _BOOTSTRAP: Final = """\
 import sys
 sys.path.append(sys.argv[1])
@@ -125,7 +126,7 @@ class LoaderWorkers:
         answers = None if self._sampler is None else self._sampler.stdout
         if answers is None:
             return b"[]"
-        text, end = bytearray(), time.monotonic() + 0.25
+        text, end = bytearray(), time.monotonic() + _ANSWER_TIMEOUT_S
         while not text.endswith(b"\n"):
             chunk = b""
             if select.select([answers], [], [], max(end - time.monotonic(), 0.0))[0]:
