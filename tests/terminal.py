@@ -39,10 +39,11 @@ class Terminal:
         until = time.monotonic() + 300
         while not fact():
             assert time.monotonic() < until, self.text
+            has_ended = self.process.poll() is not None  # and what it wrote before can be read
             if select.select([self.ours], [], [], 0.05)[0]:
                 self.text += os.read(self.ours, 65536).decode("utf-8", "replace")
             else:
-                assert self.process.poll() is None or fact(), self.text
+                assert not has_ended or fact(), self.text
 
     def press(self, keys):
         os.write(self.ours, keys)

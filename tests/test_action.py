@@ -156,7 +156,7 @@ def test_command_is_interleaved_with_that_of_the_target_branch(job):
     git(origin, "commit", "-q", "-m", "base")
     git(job.folder, "clone", "-q", str(origin), "checkout")
     job.folder /= "checkout"
-    (job.folder / "train.py").write_text(text.replace("WORK", "4000"))
+    (job.folder / "train.py").write_text(text.replace("WORK", "16000"))
     code, said = job.run(run="train.py", at="main", seconds="3")
     assert code == 3, said
     (comment,) = job.comments

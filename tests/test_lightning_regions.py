@@ -84,11 +84,13 @@ class Stream(torch.utils.data.IterableDataset):
 
 
 def test_wait_for_the_first_batch_of_an_epoch_is_a_wait_for_data(tmp_path):
-    callback = profiler(tmp_path, "wait=2 warmup=0 active=2 repeat=1")
+    callback = profiler(tmp_path, "wait=1 warmup=0 active=5 repeat=1")
     made = trainer(tmp_path, callback, max_epochs=2)
     made.fit(Tiny(), DataLoader(Stream(), batch_size=2))
-    rows = tables(callback, tmp_path)["train-000002-000003"]
-    assert [parts(row)["data"] >= 500 for row in rows] == [False, True], "three batches an epoch: step 3 begins one"
+    waits = [parts(row)["data"] for row in tables(callback, tmp_path)["train-000001-000005"]]
+    first = waits.pop(2)
+    assert first >= 500, "three batches an epoch: step 3 begins one"
+    assert sorted(waits)[1] < 500, "of the others, a busy machine may delay some"
 
 
 def wake_late(_worker):

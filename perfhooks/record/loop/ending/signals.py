@@ -35,6 +35,9 @@ _ENDS: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if 
 """Signals that end a training. A closed terminal sends SIGHUP."""
 
 
+_WAIT_S: Final = 0.05
+
+
 class _Deferral(contextlib.AbstractContextManager["_Deferral"]):
     """Defers the program's own signal handlers; main thread only."""
 
@@ -196,8 +199,9 @@ class _SignalThread:
             receiver.close()
             return True
         ours = [number for number in _ENDS if number in numbers and deferral.handler(number) is _ours]
-        # the main thread may wait in a collective without end
-        if ours and not self.noticed.wait(0.1 if _is_in_collective() else process.EXIT_S):
+        # the main thread may wait in a collective without end; a pause of the process ends one short wait at most
+        waits = round((0.1 if _is_in_collective() else process.EXIT_S) / _WAIT_S)
+        if ours and not any(self.noticed.wait(_WAIT_S) for _ in range(waits)):
             _die(ours[0])
         return False
 
