@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import textwrap
-from operator import itemgetter
 
 import msgspec
 import numpy as np
@@ -117,7 +116,7 @@ SCRIPT = """
     import io, time
     import torch
     from torch.utils.data import DataLoader
-
+    began = time.monotonic()
     net = torch.nn.Linear(8, 2)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     loader, held_out = DataLoader(torch.rand(80, 8), batch_size=4), DataLoader(torch.rand(4, 8), batch_size=2)
@@ -126,7 +125,7 @@ SCRIPT = """
         with torch.no_grad():
             for batch in held_out:
                 net(batch)
-                time.sleep(0.05)
+                time.sleep(max(0.05, (time.monotonic() - began) / 4))  # on a busy machine, the epochs take long
 
     def collect():
         time.sleep(0.3)
@@ -155,10 +154,13 @@ def test_perfhooks_run_detects_validations_and_their_lines(launch, tmp_path):
     assert {row.line for row in rows if row.part == "validation"} == {"evaluate (train.py:12)"}
     assert all(row.ms >= 100 for row in rows if row.part == "validation")
     stored = json.loads((tmp_path / "perf/it/report.json").read_bytes())
-    slow, found = sorted(stored["findings"], key=itemgetter("rule"))
-    assert (slow["rule"], found["rule"]) == ("slow-steps", "validation-in-steps")
+    by_rule = {each["rule"]: each for each in stored["findings"]}
+    # on a busy machine, checkpoints may take long enough to be found as well, and other steps be slow
+    assert {"slow-steps", "validation-in-steps"} <= by_rule.keys()
+    assert by_rule.keys() <= {"slow-steps", "validation-in-steps", "checkpoint-in-steps"}
+    slow, found = by_rule["slow-steps"], by_rule["validation-in-steps"]
     assert " slow steps of 60, " in slow["evidence"][0]["text"]
-    assert [line["text"].partition(": ")[0] for line in slow["evidence"][1:]] == ["collect (train.py:17)"]
+    assert "collect (train.py:17)" in [line["text"].partition(": ")[0] for line in slow["evidence"][1:]]
     assert slow["title"] in [row["title"] for row in stored["summary"]["findings"]]
     assert gain(found).endswith("% of the run")
     assert any(line["text"].startswith("evaluate (train.py:12)") for line in found["evidence"])
