@@ -48,6 +48,7 @@ import hashlib
 import importlib
 import json
 import os
+import random
 import re
 import select
 import signal
@@ -170,12 +171,19 @@ def command(channel, folder, *words, timeout=300, **how):
     return _ended(beginning(channel, folder, *words, **how), words, timeout)
 
 
+def free_port():
+    """A port that is free, and is given to nobody who asks for any before it is used."""
+    while True:
+        # below those that Linux gives; hypothesis has all processes draw the same numbers otherwise
+        port = random.SystemRandom().randrange(16_384, 32_768)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
 def of_ranks():
     """The variables that torchrun would give each of two ranks."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     launch = uuid.uuid4()
-    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": str(launch)}
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "TORCHELASTIC_RUN_ID": str(launch)}
     job |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
     errors = f"/tmp/torchelastic_{launch.hex}/{launch}_drawn/attempt_0"
     return [
@@ -204,28 +212,29 @@ def warm(place, *modules):
     """
     address = b"\0" + hashlib.sha256(str(place).encode()).hexdigest().encode()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as ours:
-        with FileLock(f"{place}.lock"):
+        with FileLock(lock := f"{place}.lock"):
             if ours.connect_ex(address):
-                _start(address, ours, modules)
+                _start(address, ours, lock, modules)
         yield ours
 
 
-def _start(address, ours, modules):
+def _start(address, ours, lock, modules):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(address)
         listening.listen()
         ours.connect(address)  # it ends when nobody is connected
-        command = [sys.executable, __file__, str(listening.fileno()), *modules]
+        command = [sys.executable, __file__, str(listening.fileno()), lock, *modules]
         # what is measured of its children is each test's own, see `begin`
         quiet = os.environ | {CONTEXT: ""}
         subprocess.run(command, pass_fds=[listening.fileno()], env=quiet, check=True)
 
 
-def serve(listening):
+def serve(listening, lock):
     """Fork for each job, and say its number and its exit code; returns the job of a child."""
     waiting, running = [listening], {}
-    while ready := select.select([*waiting, *running], [], [], None if len(waiting) > 1 else 0)[0]:
-        for each in ready:
+    while True:
+        _end_if_alone(waiting, lock)
+        for each in select.select([*waiting, *running], [], [])[0]:
             if each is listening:
                 waiting.append(listening.accept()[0])
             elif each in running:
@@ -252,7 +261,14 @@ def serve(listening):
                     os.close(stream)
                 running[os.pidfd_open(child)] = child, given[3]
                 _tell(given[3], child)
-    os._exit(0)  # with all that was imported nothing is to be done
+
+
+def _end_if_alone(waiting, lock):
+    """End this process where nobody is connected; nobody connects while it holds the lock, until it has ended."""
+    if len(waiting) == 1:
+        with FileLock(lock):
+            if not select.select(waiting, [], [], 0)[0]:
+                os._exit(0)  # with all that was imported nothing is to be done
 
 
 def _tell(status, number):
@@ -286,13 +302,13 @@ if __name__ == "__main__":
     from perfhooks import Profiler  # noqa: F401
     from perfhooks.core.options import DEFAULTS
 
-    DEFAULTS["exit_timeout"] = 60.0  # tests look at the files once a training has ended, however busy the machine is
+    DEFAULTS["exit_timeout"] = 200.0  # tests look at the files once a training has ended, however busy the machine is
 
-    for module in sys.argv[2:]:
+    for module in sys.argv[3:]:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(module)
     gc.freeze()  # a child that looks at every object when it ends copies every page
-    job = serve(socket.socket(fileno=int(sys.argv[1])))
+    job = serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])
     sys.argv = job["words"]
     file = sys.argv[0]
     sys.path[0] = os.path.dirname(file)  # noqa: PTH120
