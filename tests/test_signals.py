@@ -401,3 +401,23 @@ def test_contained_handler_runs_without_its_error(error):
         assert signal.getsignal(signal.SIGALRM) is handler
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("is_blocked", [False, True, None])
+def test_main_thread_without_a_cpu_is_waited_for(monkeypatch, is_blocked):
+    """One that waits in a call has half a second; where nobody knows what it does, it has the same."""
+    ended = signals._SignalThread()
+    looks = []
+
+    class Thread:
+        def __init__(self, *_):
+            self.is_blocked = lambda: is_blocked
+
+        def cpu_ns(self):
+            looks.append(1)
+            if len(looks) == 50:
+                ended.noticed.set()
+            return 7
+
+    monkeypatch.setattr(signals, "CountedThread", Thread)
+    assert ended._is_noticed(0.2) is (is_blocked is False)

@@ -21,6 +21,7 @@ from typing import Any, Final
 from typing_extensions import Self
 
 from perfhooks.core import process
+from perfhooks.core.thread_time import CountedThread
 
 Handler = Callable[[int, Any], object]
 
@@ -199,10 +200,21 @@ class _SignalThread:
             receiver.close()
             return True
         ours = [number for number in _ENDS if number in numbers and deferral.handler(number) is _ours]
-        # the main thread may wait in a collective without end; a pause of the process ends one short wait at most
-        waits = round((0.1 if _is_in_collective() else process.EXIT_S) / _WAIT_S)
-        if ours and not any(self.noticed.wait(_WAIT_S) for _ in range(waits)):
+        # the main thread may wait in a collective without end
+        if ours and not self._is_noticed(0.1 if _is_in_collective() else process.EXIT_S):
             _die(ours[0])
+        return False
+
+    def _is_noticed(self, limit_s: float) -> bool:
+        """Wait until the main thread handles the signal. Time in which other programs use its CPU does not count."""
+        main = threading.main_thread()
+        thread = CountedThread(main.ident or 0, main.native_id or 0)
+        while limit_s > 0:
+            before = thread.cpu_ns() or 0
+            if self.noticed.wait(_WAIT_S):  # a pause of the process ends one short wait at most
+                return True
+            is_waiting = thread.is_blocked() is not False
+            limit_s -= _WAIT_S if is_waiting else min(((thread.cpu_ns() or 0) - before) * 1e-9, _WAIT_S)
         return False
 
 
