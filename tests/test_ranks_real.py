@@ -82,8 +82,8 @@ def test_a_rank_that_sleeps_in_its_loader_is_named(frameworks, tmp_path):
             )
             assert window["clocks"]["ranks"] == 2
             assert window["ranks"]["offset_ms"] == [0, 0], "both are of this machine"
-            assert window["worst"]["last_rank"][0] == 1
-            assert window["worst"]["wait_ms"][0] > LATE_MS / 2
+            worst = zip(window["worst"]["last_rank"], window["worst"]["wait_ms"], strict=True)
+            assert any(last == 1 and wait > LATE_MS / 2 for last, wait in worst), "also beside a pause of the other"
         result = merge(run)
         with gzip.open(result.path) as file:
             assert {event["pid"] for event in json.load(file)["traceEvents"]} >= {1000, 2000}

@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 
 import perfhooks
 from perfhooks import Capture, OptionError, Stacks, testing
+from perfhooks.record.watch import watcher
+from perfhooks.record.watch.sampling import outwards
 from perfhooks.trace import Kind, read
 from perfhooks.trace.kinds import HOST
 from perfhooks.trace.nesting import intervals
@@ -196,11 +199,21 @@ def test_stacks_need_no_torch_and_no_polars():
     )
 
 
+def wait_for_watcher():
+    """The thread has been started, but a busy machine may not have run it."""
+    until = time.monotonic() + 300
+    ident = watcher._watcher._thread.ident
+    while not any(frame.f_code.co_filename == watcher.__file__ for frame in outwards(sys._current_frames().get(ident))):
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
 @pytest.mark.recorder
 def test_no_thread_of_perfhooks_is_in_the_stacks_of_a_run(tmp_path):
     """The watcher waits as long as a window takes, so a window would count twice."""
     schedule = "wait=1 warmup=1 active=3 repeat=1"
     with perfhooks.Profiler(schedule=schedule, with_stack=True, out=tmp_path, run="r", background=False) as prof:
+        wait_for_watcher()
         for _ in prof.steps(range(8)):
             torch.ones(64, 64) @ torch.ones(64, 64)
     (path,) = tmp_path.glob("r/*/*.pt.trace.json.gz")
