@@ -111,6 +111,7 @@ MADE_OF = {
 """The largest part, and its least share in percent."""
 
 
+@pytest.mark.slow
 def test_categories_of_real_models_are_complete(recordings):
     for path in recordings.glob("*.json.gz"):
         top = check_sums(read(path)).row(0, named=True)

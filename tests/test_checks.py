@@ -6,6 +6,7 @@ import gzip
 import re
 from pathlib import Path
 
+import pytest
 from table_cases import text_of
 
 from perfhooks import testing
@@ -180,6 +181,7 @@ REAL = {
 }
 
 
+@pytest.mark.slow
 def test_real_traces_raise_no_false_alarm(recordings):
     for path in recordings.glob("*.json.gz"):
         table = checks.table(read(path))

@@ -305,6 +305,7 @@ def test_traces_of_any_dialect_fit_the_terminal(traces, name):
         assert max(map(len, drawn(found, width).splitlines())) <= width
 
 
+@pytest.mark.slow
 def test_recordings_of_real_machines_fit_the_terminal(recordings):
     for path in recordings.glob("*.json.gz"):
         lines = drawn(show.tables(str(path), show.TABLES), 80).splitlines()

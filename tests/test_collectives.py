@@ -180,6 +180,7 @@ COLLECTIVES = {
 }
 
 
+@pytest.mark.slow
 def test_real_traces_contain_all_collectives_copies_and_waits(recordings):
     for path in recordings.glob("*.json.gz"):
         check_rows(read(path), COLLECTIVES.get(path.name.removesuffix(".json.gz"), 0))

@@ -95,11 +95,13 @@ def test_five_percent_more_are_found_in_most(noise, runs):
     assert "faster" not in found
 
 
+@pytest.mark.slow
 def test_twelve_runs_per_side_detect_five_percent():
     found = outcomes("from process to process", 12, 1.05)
     assert found.count("slower") > len(found) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "runs"), [("independent", 1), ("correlated", 3), ("drifting", 3)])
 def test_twelve_percent_more_are_found_in_all(noise, runs):
     found = outcomes(noise, runs, 1.12)

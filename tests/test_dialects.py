@@ -54,6 +54,7 @@ def test_tables_of_next_recorder_equal_those_of_kineto(tmp_path, name):
     assert_twins(tmp_path, name, twins.Machine(DIALECTS[name]).whole())
 
 
+@pytest.mark.slow
 def test_tables_of_next_recorder_twins_are_equal(tmp_path, recordings):
     decode = json.JSONDecoder(parse_float=Decimal, strict=False).decode
     for path in sorted(recordings.glob("*.json.gz")):

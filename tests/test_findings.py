@@ -273,6 +273,7 @@ def test_no_rule_fails_on_any_dialect(name, traces, caplog):
     assert ("recorded-start" in found) == (name in ("alexnet-cuda-sync", "mi250-minitoy-train"))
 
 
+@pytest.mark.slow
 def test_real_traces_have_the_expected_findings(recordings, caplog):
     found = {path.name.removesuffix(".json.gz"): found_in(path, caplog) for path in recordings.glob("*.json.gz")}
     assert {name: REAL[name] for name in found.keys() & REAL.keys()} == found

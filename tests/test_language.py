@@ -121,6 +121,7 @@ def is_number(value):
     return not (is_text or code.isupper() or isinstance(value, ast.IfExp | ast.Subscript))
 
 
+@pytest.mark.slow
 def test_numbers_in_messages_agree_with_their_nouns():
     wrong = []
     for path in MODULES:

@@ -227,6 +227,7 @@ DEVICE = (
 )
 
 
+@pytest.mark.slow
 def test_consequences_of_unusual_records_are_exact(golden, tmp_path):
     texts = []
     for title, events in CASES.items():

@@ -159,6 +159,7 @@ def test_imports_between_rooms_run_down():
     no_file_imports(runs_up, "import from a lower room")
 
 
+@pytest.mark.slow
 def test_map_has_few_arrows():
     files = {module_name(path, "perfhooks") for path in MODULES}
 

@@ -509,6 +509,7 @@ DAMAGES = {
 """What is missing of a run of four ranks with three windows; a golden file has what is said of it."""
 
 
+@pytest.mark.slow
 def test_missing_files_of_ranks_equal_the_golden_file(tmp_path, golden):
     lines, whole = [], "ranks [0, 1, 2, 3], steps of [4, 4, 4] ranks, 48 collectives matched"
     for number, (name, damage) in enumerate(DAMAGES.items()):

@@ -266,6 +266,7 @@ def plain_counts(durations, sizes):
     return counts
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data())
 def test_count_of_large_collectives_equals_a_simple_count(data):
@@ -307,6 +308,7 @@ def test_ranks_are_no_stragglers_without_delay_or_order(last, late_ms, sizes):
     assert ranks.findings(compared(late_in(last, late_ms=late_ms), [sizes] * len(last))) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", ["cases/b5_ranks_without_loader", "ascend/level1", "sampled-128ranks-*"])
 def test_last_ranks_of_jobs_equal_a_simple_computation(recordings, tmp_path, job):
     from perfhooks.report.finishing.adoption import adopted

@@ -499,6 +499,7 @@ def test_trace_command_writes_a_report(tmp_path):
     assert "aten::mm" in embedded(made, "data")
 
 
+@pytest.mark.slow
 def test_report_of_ten_real_windows_is_small(run, recordings):
     real = read(recordings / "b200-eager-stacks-shapes.json.gz")
     assert len(msgspec.json.encode(window_data.reduce(Capture(), real))) < 150_000

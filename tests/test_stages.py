@@ -65,6 +65,7 @@ SHOWN = {
 }
 
 
+@pytest.mark.slow
 def test_recorded_traces_have_the_right_stage(recordings):
     for path in recordings.glob("*.json.gz"):
         (stage,) = (stage for stage, names in SHOWN.items() if path.name.startswith(names))

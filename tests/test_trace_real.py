@@ -196,6 +196,7 @@ def check_known(name, trace):
         assert (table["backward_ms"] > 10).all()
 
 
+@pytest.mark.slow
 def test_recordings_of_real_machines_have_consistent_sums(recordings):
     for path in recordings.glob("*.json.gz"):
         trace = read(path)
