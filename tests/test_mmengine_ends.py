@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ def ended(frameworks, shared_folder):
     codes = folder / "codes.json"
     with FileLock(f"{folder}.lock"):
         if not codes.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # what a killed process of pytest has left
             folder.mkdir()
             done = warm.run(frameworks, HERE / "mmengine_ends.py", folder, timeout=300, is_whole=True)
             assert done.returncode == 0, done.stderr

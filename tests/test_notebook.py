@@ -29,6 +29,7 @@ def shell(tmp_path, monkeypatch):
     shells = pytest.importorskip("IPython.core.interactiveshell")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setattr("perfhooks.notebook._WAIT_S", 300.0)
     instance = shells.InteractiveShell()
     instance.history_manager.enabled = False
     assert instance.run_line_magic("load_ext", "perfhooks") is None

@@ -32,7 +32,7 @@ def is_permitted():
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(not is_permitted(), reason="only root can start another user")]
 
-TIMEOUT = 120
+TIMEOUT = 300
 TRAINING = """
 import pathlib, sys, time, torch
 torch.set_num_threads(1)
@@ -50,7 +50,7 @@ while steps < 40 or (len(sys.argv) > 1 and not pathlib.Path(sys.argv[1]).exists(
 print("trained")
 sys.exit(3)
 """
-SCHEDULE = ("--schedule", "wait=2 warmup=1 active=3 repeat=1", "--exit-timeout", "60")
+SCHEDULE = ("--schedule", "wait=2 warmup=1 active=3 repeat=1", "--exit-timeout", "200")
 
 
 @pytest.fixture
