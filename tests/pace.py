@@ -1,8 +1,11 @@
 """Steps at which a window begins that nobody planned, on any machine."""
 
 
-def make_even(patch):
-    """Steps count as even and as slow enough, and the schedule looks at them whatever the watcher does meanwhile."""
+def make_even(patch, *, ignores_threads=True):
+    """Steps count as even and as slow enough, and the schedule looks at them whatever the watcher does meanwhile.
+
+    With other threads of pytest or of earlier tests, which may compute just then, nothing waits.
+    """
     from perfhooks.core.schedule import settled
     from perfhooks.record.loop.requested import Requests
 
@@ -17,3 +20,5 @@ def make_even(patch):
         return walls
 
     patch.setattr(Requests, "_step_times_since", wait_and_look)
+    if ignores_threads:
+        patch.setattr(Requests, "has_busy_threads", lambda _: False)

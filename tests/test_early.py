@@ -15,7 +15,7 @@ from terminal import steps_of_mean
 
 from perfhooks import Profiler
 from perfhooks.core.schedule.unplanned import FromStartToStop
-from perfhooks.record.launch import calls, profiling
+from perfhooks.record.launch import calls, early, profiling
 from perfhooks.record.launch.command_line import Request
 from perfhooks.record.launch.early import STEPS, StartupRecorder
 from perfhooks.record.launch.step_detectors import Events
@@ -320,6 +320,8 @@ class Program:
 @pytest.fixture
 def program(monkeypatch):
     monkeypatch.setattr(lifetime, "_registered", {})  # profilers of other tests in this process may wait for files
+    monkeypatch.setattr(early, "has_busy_threads", lambda: False)  # and threads of pytest or of other tests compute
+    monkeypatch.setattr(early, "_LONGEST_S", 1e9)
     made = Program()
     yield made
     made.early.drop()

@@ -200,7 +200,7 @@ def test_busy_threads_prevent_a_second_window(tmp_path, monkeypatch, caplog):
     """torch's recorder records all threads, and each operator would wait for them."""
     monkeypatch.setattr(requested, "SHORTEST_WAIT_S", 0.0)
     monkeypatch.setattr(other_threads, "_SHARE", 0.0)  # on a busy machine the thread has little time
-    pace.make_even(monkeypatch)
+    pace.make_even(monkeypatch, ignores_threads=False)
     caplog.set_level("INFO", "perfhooks")
     over = threading.Event()
 

@@ -299,7 +299,7 @@ def test_next_comparison_cleans_up_after_a_double_kill(place, is_far):
 @pytest.mark.parametrize("kind", ["child", "daemon", "stopped", "stubborn", "leaderless"])
 def test_program_leaves_no_process_behind(place, kind):
     mark = str(uuid.uuid4())
-    commit(place, train=training(kind).replace("10**9, 2000", "20, 2000"))
+    commit(place, train=training(kind).replace("10**9, 2000", "4, 2000"))
     process = start(place, "--run", "train.py", "--", "train.py", mark=mark)
     assert b"made too few steps" in process.communicate(timeout=LIMIT_S)[0]
     assert marked(mark) == []
