@@ -10,6 +10,8 @@ import sys
 import termios
 import time
 
+_END = b"\x1e"
+
 
 class Terminal:
     """A command of perfhooks in a process whose terminal is ours.
@@ -53,6 +55,10 @@ class Terminal:
         self.read_until(lambda: self.process.poll() is not None)
         while select.select([self.ours], [], [], 0)[0]:
             self.text += os.read(self.ours, 65536).decode("utf-8", "replace")
+        os.write(self.theirs, _END)  # the kernel may pass on later what was written, but in this order
+        while not self.text.endswith(_END.decode()):
+            self.text += os.read(self.ours, 65536).decode("utf-8", "replace")
+        self.text = self.text.removesuffix(_END.decode())
         return self.process.returncode
 
     def modes(self):
