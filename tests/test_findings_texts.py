@@ -65,7 +65,9 @@ def call_of(rule):
 
 
 def supplied(rule):
-    return COMMON | keywords(call_of(rule)) if call_of(rule) else {"share"}
+    if call_of(rule):
+        return COMMON | keywords(call_of(rule))
+    return {"share", "period", "mean_ms"} if rule == "slow-steps" else {"share"}
 
 
 def templates(rule):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -11,8 +10,11 @@ from perfhooks.analysis.findings.evidence import top_lines
 from perfhooks.analysis.findings.finding import HEAVY, MAJOR, Finding
 from perfhooks.analysis.findings.texts import FindingText
 from perfhooks.core import labels
+from perfhooks.core.statistics import is_near
 from perfhooks.run.live.slow_causes import BLOCKING, CHECKPOINT, DEVICE, EVALUATION, GARBAGE, OWN
 from perfhooks.run.rare_work import RareWork
+from perfhooks.trace.names import stages
+from perfhooks.trace.nesting import intervals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -43,15 +45,17 @@ class Rare(NamedTuple):
 
     def _lines(self) -> list[tuple[str, float]]:
         """Return the time of each function, named by the line with most of this time."""
-        by_function: dict[str, Counter[str]] = {}
+        by_function: dict[str, dict[str, float]] = {}
         for row in self.rows:
             if row.line:
-                lines = by_function.setdefault(_LINE_NUMBER.sub("", row.line), Counter())
-                lines[row.line] += row.ms
-        return [(lines.most_common(1)[0][0], lines.total()) for lines in by_function.values()]
+                lines = by_function.setdefault(_LINE_NUMBER.sub("", row.line), {})
+                lines[row.line] = lines.get(row.line, 0.0) + row.ms
+        return [(max(lines, key=lines.__getitem__), sum(lines.values())) for lines in by_function.values()]
 
-    def finding(self, rule: str, saving: float = 0.5) -> Iterator[Finding]:
-        text = FindingText(rule, {"share": self.share}, package=frameworks.package(self.framework))
+    def finding(self, rule: str, *, saving: float = 0.5, period: int | None = None) -> Iterator[Finding]:
+        values = {"share": self.share, "period": period, "mean_ms": self.ms / len(self.rows)}
+        version = "" if period is None else "periodic"
+        text = FindingText(rule, values, [version], frameworks.package(self.framework))
         count = text(
             "count",
             count=len(self.rows),
@@ -72,12 +76,14 @@ class Rare(NamedTuple):
 
 
 _SLOW: Final = "slow"
+_MIN_GAPS: Final = 5
+"""Minimum distances of slow steps for a period. By chance, five random distances are rarely equal."""
 _FIXABLE: Final = (GARBAGE, CHECKPOINT, EVALUATION, DEVICE, BLOCKING, OWN)
 """Causes of slow steps that no other rule reports."""
 
 
 def of_run(rows: Sequence[RareWork], steps: Steps, framework: str = "", slow: Iterable[SlowStep] = ()) -> list[Finding]:
-    all_rows = [*rows, *_excess(slow, {row.step for row in rows})]
+    all_rows = [*rows, *_slow_rows(slow, steps, {row.step for row in rows})]
     results: list[Finding] = []
     for rule, part in RUN_RULES:
         work = _work_of_part([row for row in all_rows if row.part == part], steps, framework)
@@ -85,10 +91,32 @@ def of_run(rows: Sequence[RareWork], steps: Steps, framework: str = "", slow: It
     return results
 
 
-def _excess(slow: Iterable[SlowStep], rare_steps: set[int]) -> Iterator[RareWork]:
-    for row in slow:
-        if row.cause in _FIXABLE and row.step not in rare_steps:
-            yield RareWork(row.stage, row.step, _SLOW, row.wall_ms - row.wall_ms / max(row.times_median, 1.0), row.line)
+def _slow_rows(slow: Iterable[SlowStep], steps: Steps, rare_steps: set[int]) -> Iterator[RareWork]:
+    fixable = {row.step: row for row in slow if row.cause in _FIXABLE and row.step not in rare_steps}
+    excess_ms = {step: row.wall_ms - row.wall_ms / max(row.times_median, 1.0) for step, row in fixable.items()}
+    excess_ms |= _periodic_excess(steps, rare_steps)
+    for step, ms in excess_ms.items():
+        yield RareWork(stages.TRAIN, step, _SLOW, ms, fixable[step].line if step in fixable else "")
+
+
+def _periodic_excess(steps: Steps, rare_steps: set[int]) -> dict[int, float]:
+    """Return the time of outliers above the median step, in ms, if the outliers have equal distances."""
+    typical = steps.typical()
+    work_ms = typical.all_ms - np.nan_to_num(typical.all_data_ms)
+    is_far = ~is_near(work_ms) & ~np.isin(typical.numbers, list(rare_steps))
+    if _period(typical.numbers[is_far].tolist()) is None or len(steps.numbers) <= np.ptp(steps.numbers):
+        return {}
+    excess_ms = work_ms[is_far] - np.median(work_ms)
+    return dict(zip(typical.numbers[is_far].tolist(), excess_ms.tolist(), strict=True))
+
+
+def _period(numbers: Iterable[int]) -> int | None:
+    """Return the usual distance of steps. Distances may be multiples of it, because profiled steps do not count."""
+    gaps = np.diff(sorted(numbers))
+    if len(gaps) < _MIN_GAPS:
+        return None
+    period = int(np.median(gaps))
+    return period if period > 1 and np.mean(gaps % period == 0) >= intervals.MOST else None
 
 
 def _work_of_part(rows: list[RareWork], steps: Steps, framework: str) -> Rare | None:
@@ -131,11 +159,12 @@ def checkpoint_in_steps(work: Rare) -> Iterator[Finding]:
 def slow_steps(work: Rare) -> Iterator[Finding]:
     """Report slow steps whose time above the median takes at least 10% of the run (`MAJOR`).
 
-    The times and causes come from ``rank0.slow.csv``. Steps with a validation or checkpoint of ``rank0.rare.csv`` do
-    not count, nor do waits for data, for other ranks and for a CPU, compilations and unknown causes.
+    The causes come from ``rank0.slow.csv``. Waits for data, for other ranks and for a CPU do not count, nor do
+    compilations. Unknown causes count if the outliers of the timeline have equal distances. Steps with a validation or
+    checkpoint of ``rank0.rare.csv`` do not count.
     """
     if work.share >= MAJOR:
-        yield from work.finding("slow-steps", 1.0)
+        yield from work.finding("slow-steps", saving=1.0, period=_period(row.step for row in work.rows))
 
 
 RUN_RULES: Final = (
