@@ -87,6 +87,14 @@ def loops_end_with_their_last_status(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
+def no_ended_process_is_left():
+    """Python keeps an ended process of multiprocessing until it is asked for, and a window beside one has a sampler."""
+    yield
+    if (processes := sys.modules.get("multiprocessing.process")) is not None:
+        processes.active_children()
+
+
+@pytest.fixture(autouse=True)
 def no_worker_has_failed(request):
     """What goes wrong in a worker costs no training anything, and would cost no test anything either."""
     folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
