@@ -493,10 +493,44 @@ def test_cpu_time_of_perfhooks_threads_is_not_that_of_python_calls():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_cpu_time_of_a_fork_is_not_that_of_python_calls():
     ident, began = threading.get_ident(), time.thread_time_ns()
-    counted = budget._forks.without(ident, began)
+    counted = budget._forks.without(ident, lambda: began)
     child = os.fork()
     if not child:  # its clocks begin at 0
-        os._exit(budget._forks.without(ident, 5) != 5)
+        os._exit(budget._forks.without(ident, lambda: 5) != 5)
     now = time.thread_time_ns()
-    assert budget._forks.without(ident, now) - counted < (now - began) / 2
+    assert budget._forks.without(ident, lambda: now) - counted < (now - began) / 2
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_cpu_time_is_without_a_fork_at_each_moment_of_it(monkeypatch):
+    """Another thread reads it at each line of what is done after the fork, and while the fork takes place."""
+    now, forks, read = [100], budget._forks, []
+    monkeypatch.setattr(budget, "threading", SimpleNamespace(get_ident=lambda: -1))
+    monkeypatch.setattr(budget, "time", SimpleNamespace(thread_time_ns=lambda: now[0]))
+    monkeypatch.setattr(forks, "_times", {})
+
+    def trace(frame, event, _):
+        if frame.f_code.co_name == "_end":
+            read.append(forks.without(-1, lambda: now[0]))
+            return trace
+        return None
+
+    def fork():
+        forks._begin()
+        now[0] += 800
+        forks._end()
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    fork()
+    sys.settrace(before)
+    assert len(read) > 3
+    assert {*read, forks.without(-1, lambda: now[0])} == {100}
+
+    def clock():
+        found = now[0]
+        if found == 900:
+            fork()
+        return found
+
+    assert forks.without(-1, clock) == 100
