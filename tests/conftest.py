@@ -87,11 +87,17 @@ def loops_end_with_their_last_status(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def no_ended_process_is_left():
-    """Python keeps an ended process of multiprocessing until it is asked for, and a window beside one has a sampler."""
+def nothing_is_left_running():
+    """Python keeps an ended process of multiprocessing until it is asked for, and a window beside one has a sampler.
+
+    A progress bar leaves a thread, and beside threads of the program a run folder is opened by another thread.
+    """
     yield
     if (processes := sys.modules.get("multiprocessing.process")) is not None:
         processes.active_children()
+    if (bars := sys.modules.get("tqdm.std")) is not None and bars.tqdm.monitor is not None:
+        bars.tqdm.monitor.exit()
+        bars.tqdm.monitor = None
 
 
 @pytest.fixture(autouse=True)

@@ -343,8 +343,7 @@ def passes(heard):
     """The signal hears of backward passes."""
     calls.listen(bool, heard[0].on_backward, slice)
     yield
-    calls.pause()
-    calls.ignore_backward()
+    calls.leave()
 
 
 @pytest.mark.recorder
