@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import gc
 import json
 import os
 import re
@@ -18,8 +19,10 @@ import pytest
 import torch
 
 from perfhooks import Profiler
+from perfhooks.core import thread_time
 from perfhooks.core.process import THREADS
 from perfhooks.core.schedule.unplanned import FromStartToStop
+from perfhooks.core.thread_time import silent_times
 from perfhooks.record.loop import windows
 from perfhooks.record.loop.ending import in_step, open_ranges
 from perfhooks.record.loop.limits import budget, other_threads
@@ -493,32 +496,32 @@ def test_cpu_time_of_perfhooks_threads_is_not_that_of_python_calls():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_cpu_time_of_a_fork_is_not_that_of_python_calls():
     ident, began = threading.get_ident(), time.thread_time_ns()
-    counted = budget._forks.without(ident, lambda: began)
+    counted = silent_times.without(ident, lambda: began)
     child = os.fork()
     if not child:  # its clocks begin at 0
-        os._exit(budget._forks.without(ident, lambda: 5) != 5)
+        os._exit(silent_times.without(ident, lambda: 5) != 5)
     now = time.thread_time_ns()
-    assert budget._forks.without(ident, lambda: now) - counted < (now - began) / 2
+    assert silent_times.without(ident, lambda: now) - counted < (now - began) / 2
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_cpu_time_is_without_a_fork_at_each_moment_of_it(monkeypatch):
     """Another thread reads it at each line of what is done after the fork, and while the fork takes place."""
-    now, forks, read = [100], budget._forks, []
-    monkeypatch.setattr(budget, "threading", SimpleNamespace(get_ident=lambda: -1))
-    monkeypatch.setattr(budget, "time", SimpleNamespace(thread_time_ns=lambda: now[0]))
+    now, forks, read = [100], silent_times, []
+    monkeypatch.setattr(thread_time, "threading", SimpleNamespace(get_ident=lambda: -1))
+    monkeypatch.setattr(thread_time, "time", SimpleNamespace(thread_time_ns=lambda: now[0]))
     monkeypatch.setattr(forks, "_times", {})
 
     def trace(frame, event, _):
-        if frame.f_code.co_name == "_end":
+        if frame.f_code.co_name == "end":
             read.append(forks.without(-1, lambda: now[0]))
             return trace
         return None
 
     def fork():
-        forks._begin()
+        forks.begin()
         now[0] += 800
-        forks._end()
+        forks.end()
 
     before = sys.gettrace()
     sys.settrace(trace)
@@ -534,3 +537,19 @@ def test_cpu_time_is_without_a_fork_at_each_moment_of_it(monkeypatch):
         return found
 
     assert forks.without(-1, clock) == 100
+
+
+@pytest.mark.recorder
+def test_cpu_time_of_a_garbage_collection_is_not_that_of_python_calls():
+    """At the pace of calls, 50 ms would be all that the window may hold."""
+    kept = [[[]] for _ in range(10**6)]
+    schedule = "wait=1 warmup=1 active=3 repeat=1"
+    with Profiler(schedule=schedule, out="runs", run="r", background=False, with_stack=True) as prof:
+        for step in range(6):
+            operators(10)
+            if step == 3:
+                gc.collect()
+                time.sleep(0.2)  # the recording is measured meanwhile
+            prof.step()
+    (path,) = Path("runs/r").glob("train-*")
+    assert (facts(path.name)["last"], facts(path.name)["partial"], len(kept)) == (4, None, 10**6)

@@ -2,8 +2,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class CountedThread:
@@ -60,3 +65,44 @@ class CountedThread:
 
     def _read(self, name: str) -> str:
         return Path(self._folder, name).read_text(encoding="ascii", errors="replace")
+
+
+class _SilentTime(NamedTuple):
+    total_ns: int = 0
+    began_ns: int | None = None
+
+
+_NONE: Final = _SilentTime()
+
+
+class SilentTimes:
+    """CPU time of each thread in forks and garbage collections, which make no Python calls."""
+
+    def __init__(self) -> None:
+        self._times: dict[int, _SilentTime] = {}
+
+    def begin(self) -> None:
+        ident = threading.get_ident()
+        total_ns, began_ns = self._of(ident)
+        self._times[ident] = _SilentTime(total_ns, time.thread_time_ns() if began_ns is None else began_ns)
+
+    def end(self) -> None:
+        ident = threading.get_ident()
+        total_ns, began_ns = self._of(ident)
+        now = time.thread_time_ns()
+        self._times[ident] = _SilentTime(total_ns + now - (now if began_ns is None else began_ns))
+
+    def forget(self) -> None:
+        self._times.clear()
+
+    def _of(self, ident: int) -> _SilentTime:
+        return self._times.get(ident, _NONE)
+
+    def without(self, ident: int, clock: Callable[[], int | None]) -> int:
+        while True:
+            silent, now = self._of(ident), clock() or 0
+            if self._of(ident) is silent:  # else the thread was silent meanwhile
+                return (now if silent.began_ns is None else silent.began_ns) - silent.total_ns
+
+
+silent_times: Final = SilentTimes()

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from perfhooks.core.thread_time import CountedThread
+from perfhooks.core.thread_time import CountedThread, silent_times
 from perfhooks.record.watch.sampling import caller
 from perfhooks.run.job import current_job
 from perfhooks.run.liveness import born_s, clock_s
@@ -120,7 +120,9 @@ class Collections:
             if info["generation"] or gc.get_count()[0] > _MIN_YOUNG:
                 self._frame = caller(1)
                 self._began = time.perf_counter_ns()
+                silent_times.begin()
         elif self._began:
+            silent_times.end()
             self._pauses.append((self._began, time.perf_counter_ns(), self._frame))
             self._began = 0
             del self._pauses[:-4096]

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import torch
 
 from perfhooks.core import process
-from perfhooks.core.thread_time import CountedThread
+from perfhooks.core.thread_time import CountedThread, silent_times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from perfhooks.record.loop.limits.call_count import CallCount
 
@@ -35,43 +35,8 @@ EXPLAINING_S: Final = 0.02 * 60
 """Time limit of the window with stacks and shapes: 2% of the first minute of a training."""
 
 
-class _ForkTime(NamedTuple):
-    total_ns: int = 0
-    began_ns: int | None = None
-
-
-_NO_FORK: Final = _ForkTime()
-
-
-class _ForkTimes:
-    """CPU time of forks in each thread. A fork in a training takes 17 ms, without Python calls."""
-
-    def __init__(self) -> None:
-        self._times: dict[int, _ForkTime] = {}
-        process.around_forks(self._begin, self._end)
-        process.in_child(process.Child.BUDGET, self._times.clear)
-
-    def _begin(self) -> None:
-        ident = threading.get_ident()
-        self._times[ident] = _ForkTime(self._of(ident).total_ns, time.thread_time_ns())
-
-    def _end(self) -> None:
-        ident = threading.get_ident()
-        total_ns, began_ns = self._of(ident)
-        now = time.thread_time_ns()
-        self._times[ident] = _ForkTime(total_ns + now - (now if began_ns is None else began_ns))
-
-    def _of(self, ident: int) -> _ForkTime:
-        return self._times.get(ident, _NO_FORK)
-
-    def without(self, ident: int, clock: Callable[[], int | None]) -> int:
-        while True:
-            forks, now = self._of(ident), clock() or 0
-            if self._of(ident) is forks:  # else the thread forked meanwhile
-                return (now if forks.began_ns is None else forks.began_ns) - forks.total_ns
-
-
-_forks: Final = _ForkTimes()
+process.around_forks(silent_times.begin, silent_times.end)  # a fork in a training takes 17 ms
+process.in_child(process.Child.BUDGET, silent_times.forget)
 
 
 class EventCost(NamedTuple):
@@ -344,7 +309,7 @@ class WindowBudget:
         # only live threads: the system reads no clocks of ended ones
         for ident in sys._current_frames().keys() - self._untraced:
             thread, before = self._threads.get(ident) or (CountedThread(ident, 0), None)
-            now = _forks.without(ident, thread.cpu_ns)
+            now = silent_times.without(ident, thread.cpu_ns)
             if before is None:
                 before = now
                 self._threads[ident] = thread, before
