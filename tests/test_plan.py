@@ -118,7 +118,7 @@ def test_existing_workers_do_not_keep_up_while_a_step_waits():
     """One makes a batch in less than a step, and has no processor for it: others want the one that there is."""
     plan = LoaderPlan.of(made(1, 0.02, 0.008, 0.12), Demand(rest_s=0.01, waited_s=0.011, cpus=2, own_s=0.01))
     assert plan.keep_up == 1
-    assert "1 worker would keep up if it had a free CPU, but no CPU is free" in str(plan)
+    assert "1 worker would keep up if it had a free CPU, but all CPUs are in use, so workers are slower" in str(plan)
 
 
 def test_more_than_keep_up_are_never_advised():

@@ -176,7 +176,6 @@ class ExplanationPart(_Part):
     rank: int
     parts: dict[str, Any]
     """Fields `EXPLAINED` of `WindowData`, and ``shapes``: the table of operators grouped by shapes."""
-    findings: Findings
     model: str | None = None
     least_ms: float | None = None
     """Time in ms of the operations of a step at peak speed of the device. MFU is this time divided by the step time."""

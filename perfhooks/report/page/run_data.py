@@ -76,7 +76,7 @@ def gather(folder: Path) -> dict[str, Any]:
         **({} if count == len(run.places) else {"windows_count": count}),
         **json_values.facts({"slow": slow_rows.gather(folder, _count_steps(steps), run.listing)}),
         **json_values.facts({"tried": [*_read_trials(folder), *_read_tuned(folder)] or None}),
-        **json_values.facts({"explanations": explanations}),
+        **json_values.facts({"explanations": {stage: _without_findings(row) for stage, row in explanations.items()}}),
         **json_values.facts({"startup": _read_startup(folder, run.rank)}),
         **of_ranks,
         **json_values.facts({"findings": ordered(of_run)}),
@@ -147,6 +147,10 @@ def _explanation(window: FinishedWindow, summary: dict[str, Any]) -> dict[str, A
     }
 
 
+def _without_findings(explanation: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in explanation.items() if name != "findings"}
+
+
 def _least_ms(summary: dict[str, Any]) -> float | None:
     rows = summary.get("steps", {}).get("rows", {})
     least = [
@@ -192,7 +196,7 @@ def _advise(row: Mapping[str, Any], use: LoaderUse, capture: Capture) -> dict[st
     is_bound = row["is_bound"] or fix.remaining_ms is None
     gain_ms = row["most_ms"] - (0.0 if is_bound else fix.remaining_ms)
     gain = {"gain_ms": gain_ms, "gain_percent": 100 * gain_ms / capture.cost.idle_step_ms, "is_bound": is_bound}
-    return {"advice": text.fix, "code": text.code, **gain}
+    return {"advice": text.fix, "code": text.code, "estimate": text.estimate, **gain}
 
 
 def _add_plan(summary: dict[str, Any], use: LoaderUse | None, capture: Capture) -> dict[str, Any]:
