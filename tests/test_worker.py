@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +21,7 @@ from perfhooks.record.loop.tasks import QUEUE, Tasks
 from perfhooks.record.loop.worker import Worker, spawn
 from perfhooks.report.finishing import serving
 from perfhooks.report.finishing.leftovers import finish_all
-from perfhooks.report.finishing.messages import FinishWindow, WakeUp, WriteSteps, encode
+from perfhooks.report.finishing.messages import FinishWindow, WriteSteps, encode
 from perfhooks.run.capture import Place
 
 pytestmark = pytest.mark.process
@@ -49,11 +50,10 @@ def test_stuck_worker_does_not_block_the_training(worker):
     """A pipe is full after some hundred messages; the rest waits here. An invalid answer is ignored."""
     worker._unparsed = b"{torn\nhello\n[1]\n"
     os.kill(worker.pid, signal.SIGSTOP)
-    for _ in range(20_000):
-        worker.send(WakeUp())
-    worker.send(WriteSteps("nowhere.raw", "nowhere.csv"))
+    for _ in range(5_000):
+        worker.send(WriteSteps("nowhere.raw", "nowhere.csv"))
     os.kill(worker.pid, signal.SIGCONT)
-    (answer,) = answers(worker)
+    answer = answers(worker)[0]
     assert answer.task == "nowhere.raw"
     assert "nowhere.raw" in answer.problem
 
@@ -92,6 +92,10 @@ def test_worker_waits_for_messages_on_a_channel_without_blocking(tmp_path, monke
     while os.getpriority(os.PRIO_PROCESS, worker.pid) < min(own + 10, 19) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert os.getpriority(os.PRIO_PROCESS, worker.pid) == min(own + 10, 19)
+    group = Path(f"/proc/{worker.pid}/autogroup")
+    while group.exists() and " nice 10" not in group.read_text() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not group.exists() or " nice 10" in group.read_text()
     worker.send(WriteSteps("nowhere.raw", "nowhere.csv"))
     assert answers(worker)[0].task == "nowhere.raw"
     worker.leave(TIMEOUT)
@@ -100,7 +104,7 @@ def test_worker_waits_for_messages_on_a_channel_without_blocking(tmp_path, monke
 
 def test_closed_descriptors_end_the_worker_without_an_exception(worker):
     os.close(worker._channel.fileno())
-    worker.send(WakeUp())
+    worker.send(WriteSteps("nowhere.raw", "nowhere.csv"))
     assert worker.answers(0.1) == []
     assert worker.is_gone
 

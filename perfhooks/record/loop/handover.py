@@ -134,9 +134,6 @@ class Handover:
         self._run = run
         self.tasks.move(self._worker_log(run))
 
-    def warm_up(self) -> None:
-        self.tasks.warm_up()
-
     @property
     def is_full(self) -> bool:
         return self.tasks.windows_left >= QUEUE

@@ -11,7 +11,7 @@ from perfhooks.core.process import EXIT_S, POLL_S
 from perfhooks.core.progress import show_wait
 from perfhooks.record.loop.ending import lifetime
 from perfhooks.record.loop.worker import Worker, reap
-from perfhooks.report.finishing.messages import FinishWindow, WakeUp
+from perfhooks.report.finishing.messages import FinishWindow
 from perfhooks.run.publishing import shown
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ class Tasks:
         self.pending: dict[str, Task] = {}
         self.worker: Worker | None = None
         self._log: Path | None = None
-        self._is_late = False
         self._former: list[Worker] = []
         """Workers from before a pause of the profiler, which end after their tasks."""
         self._deaths = 0
@@ -48,16 +47,8 @@ class Tasks:
         if self.worker is not None and self.worker.is_closing:
             self._former.append(self.worker)
             self.worker = None
-        self._is_late = not starts_worker
         if starts_worker and log is not None and self.worker is None:
             self._start()
-
-    def warm_up(self) -> None:
-        if self._is_late:
-            self._is_late = False
-            self._start()
-        if self.worker is not None:
-            self.worker.send(WakeUp())
 
     def move(self, log: Path | None) -> None:
         worker, self.worker = self.worker, None

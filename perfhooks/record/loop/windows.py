@@ -152,7 +152,6 @@ class Windows:
         self._step_starts = []
         is_unplanned = self._requests.is_unplanned and window.request is None
         self._may_shorten = is_unplanned and current_job().world_size == 1
-        self.handover.warm_up()
         self.handover.report_open(window)
         lifetime.watch(window)
         self.workers.prepare()

@@ -23,7 +23,7 @@ from perfhooks.report.finishing.messages import decode_result, encode
 from perfhooks.run.publishing import OwnFolder
 
 if TYPE_CHECKING:
-    from perfhooks.report.finishing.messages import Message, TaskResult
+    from perfhooks.report.finishing.messages import Task, TaskResult
 
 Popen: TypeAlias = "subprocess.Popen[bytes]"
 
@@ -49,6 +49,11 @@ channel = int(sys.argv[2])
 if hasattr(os, "nice"):
     os.nice(10)
     os.set_blocking(channel, True)
+    try:
+        with open("/proc/self/autogroup", "w") as group:
+            group.write("10")
+    except OSError:
+        pass
 os.dup2(channel, 0)
 os.dup2(channel, 1)
 os.close(channel)
@@ -62,8 +67,9 @@ serve(unread, int(sys.argv[3]))
 """
 """Code of the worker. The worker imports nothing before the first message, so it needs little memory while idle.
 Installed packages come first in ``sys.path``, because the training's path may have another version of a dependency.
-Output of a sitecustomize goes to the log, not to the training. The garbage collector, which would scan all modules
-several times, is off during imports.
+Output of a sitecustomize goes to the log, not to the training. Linux compares sessions by the nice value of their
+autogroup, see sched(7), so the nice value of the process alone does not give priority to the training. The garbage
+collector, which would scan all modules several times, is off during imports.
 """
 
 HERE: Final = str(Path(__file__).parents[3])
@@ -158,7 +164,7 @@ class Worker:
     def pid(self) -> int:
         return self._process.pid
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Task) -> None:
         self._unsent += encode(message)
         self._flush()
 

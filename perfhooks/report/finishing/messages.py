@@ -12,10 +12,6 @@ from perfhooks.run.capture import Place
 from perfhooks.run.layout import PAGE
 
 
-class WakeUp(msgspec.Struct, tag="wake-up", tag_field="do"):
-    """Request to import the modules for tables and reports, because a window starts soon. The worker does not reply."""
-
-
 class _OfWindow(msgspec.Struct, tag_field="do"):
     folder: str
     rank: int
@@ -48,7 +44,6 @@ class WriteSteps(msgspec.Struct, tag="steps", tag_field="do"):
 
 
 Task = FinishWindow | UpdateReport | WriteSteps
-Message = WakeUp | Task
 
 
 class TaskResult(msgspec.Struct):
@@ -56,13 +51,13 @@ class TaskResult(msgspec.Struct):
     problem: str | None = None
 
 
-def encode(message: Message | TaskResult) -> bytes:
+def encode(message: Task | TaskResult) -> bytes:
     """Return a line of JSON, by `json`: msgspec rejects the lone surrogates of paths that are not UTF-8."""
     return json.dumps(msgspec.to_builtins(message)).encode() + b"\n"
 
 
-def decode_message(line: str | bytes) -> Message:
-    message: Message = msgspec.convert(json.loads(line), Message)
+def decode_message(line: str | bytes) -> Task:
+    message: Task = msgspec.convert(json.loads(line), Task)
     return message
 
 

@@ -23,7 +23,6 @@ from perfhooks.report.finishing.messages import (
     Task,
     TaskResult,
     UpdateReport,
-    WakeUp,
     WriteSteps,
     decode_message,
     encode,
@@ -63,8 +62,7 @@ def serve(unread: bytes, training: int) -> None:
     _logger.info("imports: %.3f s of CPU", time.process_time())
     while line := inbox.read():
         message = decode_message(line)
-        if not isinstance(message, WakeUp):
-            results.append(TaskResult(message.task, _problem(message, reports)))
+        results.append(TaskResult(message.task, _problem(message, reports)))
         if inbox.is_empty:
             catch_up()
     catch_up()
