@@ -203,8 +203,8 @@ def test_ten_consecutive_profilers_leave_no_worker(tmp_path, monkeypatch):
     pids = []
     for _ in range(3):
         with Profiler(schedule="wait=0 warmup=0 active=1 repeat=1", out="runs", on_trace_ready="steps") as prof:
-            pids.append(prof._course.windows.handover.tasks.worker.pid)
             prof.step()
+            pids.append(prof._course.windows.handover.tasks.worker.pid)
     deadline = time.monotonic() + TIMEOUT
     while any(map(_is_there, pids)) and time.monotonic() < deadline:
         prof.wait(0)
