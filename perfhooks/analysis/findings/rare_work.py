@@ -104,10 +104,15 @@ def _periodic_excess(steps: Steps, rare_steps: set[int]) -> dict[int, float]:
     typical = steps.typical()
     work_ms = typical.all_ms - np.nan_to_num(typical.all_data_ms)
     is_far = ~is_near(work_ms) & ~np.isin(typical.numbers, list(rare_steps))
-    if _period(typical.numbers[is_far].tolist()) is None or len(steps.numbers) <= np.ptp(steps.numbers):
+    numbers, excess_ms = typical.numbers[is_far], work_ms[is_far] - np.median(work_ms)
+    if not len(numbers) or len(steps.numbers) <= np.ptp(steps.numbers):
         return {}
-    excess_ms = work_ms[is_far] - np.median(work_ms)
-    return dict(zip(typical.numbers[is_far].tolist(), excess_ms.tolist(), strict=True))
+    # half of the time is in outliers of this length or more; much shorter ones are chance
+    descending = np.sort(excess_ms)[::-1]
+    usual_ms = descending[np.searchsorted(np.cumsum(descending), descending.sum() / 2)]
+    is_long = excess_ms >= usual_ms / 2
+    numbers, excess_ms = numbers[is_long], excess_ms[is_long]
+    return {} if _period(numbers) is None else dict(zip(numbers.tolist(), excess_ms.tolist(), strict=True))
 
 
 def _period(numbers: Iterable[int]) -> int | None:
