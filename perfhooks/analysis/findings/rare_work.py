@@ -104,9 +104,9 @@ def _periodic_excess(steps: Steps, rare_steps: set[int]) -> dict[int, float]:
     typical = steps.typical()
     work_ms = typical.all_ms - np.nan_to_num(typical.all_data_ms)
     is_far = ~is_near(work_ms) & ~np.isin(typical.numbers, list(rare_steps))
-    numbers, excess_ms = typical.numbers[is_far], work_ms[is_far] - np.median(work_ms)
-    if not len(numbers) or len(steps.numbers) <= np.ptp(steps.numbers):
+    if not is_far.any() or len(steps.numbers) <= np.ptp(steps.numbers):
         return {}
+    numbers, excess_ms = typical.numbers[is_far], work_ms[is_far] - np.median(work_ms)
     # half of the time is in outliers of this length or more; much shorter ones are chance
     descending = np.sort(excess_ms)[::-1]
     usual_ms = descending[np.searchsorted(np.cumsum(descending), descending.sum() / 2)]
