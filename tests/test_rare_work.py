@@ -73,6 +73,20 @@ def test_period_of_long_steps_is_known_without_their_cause():
     assert found.lines[1:] == ("gae (ppo.py:25): 45 ms",)
 
 
+def test_fix_of_long_steps_without_lines_names_the_period():
+    walls = [47.0 if step % 16 == 0 else 2.0 for step in range(960)]
+    (found,) = findings.of_run([], steps_of(*walls))
+    assert found.advice.startswith("Look for work that the program does once in 16 steps")
+    assert found.code == ""
+
+
+@pytest.mark.parametrize("cause", ["other ranks", "compilation", "CPU contention"])
+def test_periodic_steps_with_a_cause_of_another_rule_are_no_finding(cause):
+    slow = [slow_step(step, cause) for step in range(0, 960, 16)]
+    walls = [200.0 if step % 16 == 0 else 20.0 for step in range(960)]
+    assert findings.of_run([], steps_of(*walls), slow=slow) == []
+
+
 def test_long_steps_by_chance_have_no_period():
     walls = np.where(np.random.default_rng(0).random(960) < 0.1, 47.0, 2.0)
     assert findings.of_run([], steps_of(*walls)) == []

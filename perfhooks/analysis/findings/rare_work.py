@@ -11,7 +11,8 @@ from perfhooks.analysis.findings.finding import HEAVY, MAJOR, Finding
 from perfhooks.analysis.findings.texts import FindingText
 from perfhooks.core import labels
 from perfhooks.core.statistics import is_near
-from perfhooks.run.live.slow_causes import BLOCKING, CHECKPOINT, DEVICE, EVALUATION, GARBAGE, OWN
+from perfhooks.run.live.slow_causes import BLOCKING, CHECKPOINT, DEVICE, EVALUATION, GARBAGE, OWN, UNKNOWN
+from perfhooks.run.live.slow_steps import LINE_NUMBER
 from perfhooks.run.rare_work import RareWork
 from perfhooks.trace.names import stages
 from perfhooks.trace.nesting import intervals
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Steps
 
 
-_LINE_NUMBER: Final = re.compile(r":\d+\)$")
 _MIN_STEPS: Final = 2
 """Minimum steps with a validation or checkpoint. A single validation or checkpoint may belong to program start or end.
 """
@@ -48,14 +48,15 @@ class Rare(NamedTuple):
         by_function: dict[str, dict[str, float]] = {}
         for row in self.rows:
             if row.line:
-                lines = by_function.setdefault(_LINE_NUMBER.sub("", row.line), {})
+                lines = by_function.setdefault(re.sub(LINE_NUMBER, "", row.line), {})
                 lines[row.line] = lines.get(row.line, 0.0) + row.ms
         return [(max(lines, key=lines.__getitem__), sum(lines.values())) for lines in by_function.values()]
 
-    def finding(self, rule: str, *, saving: float = 0.5, period: int | None = None) -> Iterator[Finding]:
+    def finding(self, rule: str, *, is_bound: bool = False, period: int | None = None) -> Iterator[Finding]:
+        saving, lines = 1.0 if is_bound else 0.5, self._lines()
         values = {"share": self.share, "period": period, "mean_ms": self.ms / len(self.rows)}
-        version = "" if period is None else "periodic"
-        text = FindingText(rule, values, [version], frameworks.package(self.framework))
+        versions = [] if period is None else ["periodic"] if lines else ["periodic", "unknown-lines"]
+        text = FindingText(rule, values, versions, frameworks.package(self.framework))
         count = text(
             "count",
             count=len(self.rows),
@@ -69,9 +70,9 @@ class Rare(NamedTuple):
             gain_ms=saving * self.ms / self.steps,
             gain_percent=100 * saving * self.share,
             most_ms=self.ms / self.steps,
-            is_bound=saving == 1.0,
+            is_bound=is_bound,
             is_percent_of_run=True,
-            evidence=(count, *top_lines(self._lines())),
+            evidence=(count, *top_lines(lines)),
         )
 
 
@@ -92,18 +93,20 @@ def of_run(rows: Sequence[RareWork], steps: Steps, framework: str = "", slow: It
 
 
 def _slow_rows(slow: Iterable[SlowStep], steps: Steps, rare_steps: set[int]) -> Iterator[RareWork]:
-    fixable = {row.step: row for row in slow if row.cause in _FIXABLE and row.step not in rare_steps}
+    rows = {row.step: row for row in slow if row.step not in rare_steps}
+    fixable = {step: row for step, row in rows.items() if row.cause in _FIXABLE}
+    of_other_rules = {step for step, row in rows.items() if row.cause not in (*_FIXABLE, UNKNOWN)}
     excess_ms = {step: row.wall_ms - row.wall_ms / max(row.times_median, 1.0) for step, row in fixable.items()}
-    excess_ms |= _periodic_excess(steps, rare_steps)
+    excess_ms |= _periodic_excess(steps, rare_steps | of_other_rules)
     for step, ms in excess_ms.items():
         yield RareWork(stages.TRAIN, step, _SLOW, ms, fixable[step].line if step in fixable else "")
 
 
-def _periodic_excess(steps: Steps, rare_steps: set[int]) -> dict[int, float]:
+def _periodic_excess(steps: Steps, excluded: set[int]) -> dict[int, float]:
     """Return the time of outliers above the median step, in ms, if the outliers have equal distances."""
     typical = steps.typical()
     work_ms = typical.all_ms - np.nan_to_num(typical.all_data_ms)
-    is_far = ~is_near(work_ms) & ~np.isin(typical.numbers, list(rare_steps))
+    is_far = ~is_near(work_ms) & ~np.isin(typical.numbers, list(excluded))
     if not is_far.any() or len(steps.numbers) <= np.ptp(steps.numbers):
         return {}
     numbers, excess_ms = typical.numbers[is_far], work_ms[is_far] - np.median(work_ms)
@@ -169,7 +172,7 @@ def slow_steps(work: Rare) -> Iterator[Finding]:
     checkpoint of ``rank0.rare.csv`` do not count.
     """
     if work.share >= MAJOR:
-        yield from work.finding("slow-steps", saving=1.0, period=_period(row.step for row in work.rows))
+        yield from work.finding("slow-steps", is_bound=True, period=_period(row.step for row in work.rows))
 
 
 RUN_RULES: Final = (

@@ -42,6 +42,7 @@ _CALL, _BACKWARD, _UPDATE = range(3)
 _RECORDED: Final = ("record_shapes", "with_flops")
 """Recorder options for the first steps. Stacks and memory events would exceed `FIRST_STEPS_S`."""
 _LONGEST_S: Final = 3.0
+"""Maximum length of the recording in s."""
 _SHORTEST_S: Final = 0.1
 """Minimum CPU time of the program in s. After less, a recording without operators is dropped."""
 

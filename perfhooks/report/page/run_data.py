@@ -22,6 +22,7 @@ from perfhooks.analysis.findings.finding import (
     scale_to_unprofiled,
 )
 from perfhooks.analysis.findings.loader_plan import COLUMNS
+from perfhooks.analysis.findings.texts import shared
 from perfhooks.analysis.ranks.known import SummaryCache
 from perfhooks.core import json_values, words
 from perfhooks.core.errors import PerfhooksError
@@ -196,7 +197,8 @@ def _advise(row: Mapping[str, Any], use: LoaderUse, capture: Capture) -> dict[st
     is_bound = row["is_bound"] or fix.remaining_ms is None
     gain_ms = row["most_ms"] - (0.0 if is_bound else fix.remaining_ms)
     gain = {"gain_ms": gain_ms, "gain_percent": 100 * gain_ms / capture.cost.idle_step_ms, "is_bound": is_bound}
-    return {"advice": text.fix, "code": text.code, "estimate": text.estimate, **gain}
+    estimate = row["estimate"] if is_bound else str(shared("overlap", estimate=text.estimate))
+    return {"advice": text.fix, "code": text.code, "estimate": estimate, **gain}
 
 
 def _add_plan(summary: dict[str, Any], use: LoaderUse | None, capture: Capture) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from perfhooks.run import layout
 from perfhooks.run.layout import Listing
 from perfhooks.run.live import slow_steps
 from perfhooks.run.live.slow_causes import CHANCE_CAUSES, RANKS, UNKNOWN
-from perfhooks.run.live.slow_steps import SlowStep
+from perfhooks.run.live.slow_steps import LINE_NUMBER, SlowStep
 from perfhooks.run.reading import LARGEST_TABLE, is_plain
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _LEAST: Final = 16 << 10
 """Minimum bytes to read of each rank: about its last 100 slow steps."""
-_LINE_NUMBER: Final = r":\d+\)$"
 _SCHEMA: Final = {
     "rank": pl.Int64,
     **dict.fromkeys(("stage", "cause", "line"), pl.String),
@@ -73,7 +72,7 @@ def _read_table(run: Path | None, listing: Listing | None = None) -> tuple[pl.Da
 def _unify_causes(table: pl.DataFrame) -> pl.DataFrame:
     is_by_chance = pl.col("cause").is_in([*CHANCE_CAUSES, RANKS])
     is_script = pl.col("line").str.starts_with("<module>")
-    function = pl.when(is_script).then("line").otherwise(pl.col("line").str.replace(_LINE_NUMBER, ")"))
+    function = pl.when(is_script).then("line").otherwise(pl.col("line").str.replace(LINE_NUMBER, ")"))
     rows = table.with_columns(function=function)
     named = rows.filter(~is_by_chance & (pl.col("cause") != UNKNOWN) & (pl.col("line") != ""))
     times = named.group_by("function", pl.col("cause").alias("common")).agg(pl.col("wall_ms").sum().alias("time"))

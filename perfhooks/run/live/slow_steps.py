@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _Number = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 _Count = Step
+LINE_NUMBER: Final = r":\d+\)$"
+"""Pattern of the line number in the column ``line``: ``main (train.py:20)``."""
 _TEXTS: Final = ("stage", "cause", "line")
 """Columns with texts, in which an empty cell is an empty text instead of an unknown number."""
 

@@ -37,6 +37,7 @@ _ENDS: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if 
 
 
 _WAIT_S: Final = 0.05
+"""Interval of checks of the main thread. A pause of the process counts as one interval at most."""
 
 
 class _Deferral(contextlib.AbstractContextManager["_Deferral"]):

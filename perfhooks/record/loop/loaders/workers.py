@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _ANSWER_TIMEOUT_S: Final = 0.25
+"""Maximum wait of the training for the samples of the loader's workers."""
 _BOOTSTRAP: Final = """\
 import sys
 sys.path.append(sys.argv[1])
