@@ -22,6 +22,7 @@ import torch
 import warm
 from slow_parts import NAP_S, too_short
 
+import perfhooks
 from perfhooks import Profiler
 from perfhooks.core.schedule import Phase
 from perfhooks.record.loop import profiler as profiler_module
@@ -406,6 +407,76 @@ def test_a_stack_of_a_deep_recursion_has_its_innermost_frames():
     stack = down(500)
     assert 190 <= len(stack) <= 200
     assert {frame.name for frame in stack} == {"down"}
+
+
+LEAVES_ITS_FRAMES = """
+import gc, sys, threading
+from perfhooks.record.watch.sampling import frames_of, stack_of, variables_of
+
+reader, deep, may_leave, left = threading.current_thread(), threading.Event(), threading.Event(), threading.Event()
+
+def down(depth):
+    if depth:
+        return down(depth - 1)
+    deep.set()
+    may_leave.wait()
+
+def reuse(depth, *numbers):
+    # other frames in the memory of those that the thread left
+    if depth:
+        return reuse(depth - 1, *numbers, depth)
+    left.set()
+    done.wait()
+
+def recurse():
+    down(150)
+    reuse(100)
+
+def leave(phase, info):
+    # a finalizer of the program that releases the GIL
+    if phase == "start" and threading.current_thread() is reader and deep.is_set():
+        may_leave.set()
+        left.wait()
+
+gc.callbacks.append(leave)
+for allocations in range(40, 60):
+    done = threading.Event()
+    for event in (deep, may_leave, left):
+        event.clear()
+    thread = threading.Thread(target=recurse)
+    thread.start()
+    deep.wait()
+    gc.disable()
+    gc.set_threshold(allocations)
+    gc.callbacks.clear()
+    gc.collect()
+    gc.callbacks.append(leave)
+    gc.enable()
+    stack = stack_of(thread.ident)
+    gc.set_threshold(700)
+    assert gc.isenabled()
+    may_leave.set()
+    done.set()
+    thread.join()
+    names = [frame.name for frame in stack]
+    assert names.count("recurse") == 1, stack
+    assert names.count("down") == 151 or "down" not in names, stack
+print("read")
+"""
+
+
+@pytest.mark.process
+def test_a_garbage_collection_does_not_change_a_stack_that_is_read(tmp_path):
+    """In Python 3.11 the collection began in the middle, the thread left its frames, and the program crashed."""
+    program = [sys.executable, "-c", LEAVES_ITS_FRAMES]
+    result = subprocess.run(program, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (result.returncode, result.stdout) == (0, "read\n"), result.stderr
+
+
+def test_frames_of_other_threads_are_read_in_one_place():
+    package = Path(perfhooks.__file__).parent
+    files = [path.name for path in package.rglob("*.py") if "_current_frames" in path.read_text(encoding="utf-8")]
+    assert sorted(files) == ["interpreter.py", "sampling.py"], "interpreter.py reads a thread that waits"
 
 
 def test_sample_of_a_deep_recursion_reads_few_frames():

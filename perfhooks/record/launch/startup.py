@@ -15,7 +15,7 @@ from perfhooks.core import frames
 from perfhooks.core.frames import display_path
 from perfhooks.core.guard import guard
 from perfhooks.record.launch.children import is_loader_worker
-from perfhooks.record.watch.sampling import innermost_of, outwards
+from perfhooks.record.watch.sampling import frames_of, variables_of
 from perfhooks.run import layout
 from perfhooks.run.job import current_job
 from perfhooks.run.liveness import born_s, clock_s
@@ -105,7 +105,7 @@ class Startup:
         while last < end:
             is_over = self._over.wait(0.1)
             now = time.monotonic_ns()
-            sample = classify(innermost_of(self._main), in_step=self._in_step)
+            sample = classify(frames_of(self._main), in_step=self._in_step)
             self._add(sample, (now - last) * 1e-9)
             last = now
             in_script = in_script + 1 if sample.phase == "script" else 0
@@ -119,8 +119,8 @@ class Startup:
         self._seconds[sample] = self._seconds.get(sample, 0.0) + seconds
 
 
-def classify(frame: FrameType | None, *, in_step: bool) -> StartupSample:
-    stack = list(outwards(frame))
+def classify(stack: list[FrameType], *, in_step: bool) -> StartupSample:
+    """Classify a stack whose innermost frame is the first."""
     imports = [caller for caller in stack if caller.f_code.co_filename.endswith(_IMPORTING)]
     return (
         StartupSample("imports", _imported(imports))
@@ -143,7 +143,7 @@ def _phase(stack: list[FrameType], in_step: bool) -> str:
 
 def _imported(imports: list[FrameType]) -> str:
     for frame in reversed(imports):
-        name = frame.f_locals.get("name")
+        name = variables_of(frame).get("name")
         if isinstance(name, str):
             return name.partition(".")[0]
     return "?"

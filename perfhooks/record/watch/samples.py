@@ -17,15 +17,15 @@ import enum
 import sys
 import threading
 from collections import Counter
-from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.core import frames
 from perfhooks.core.thread_time import CountedThread
-from perfhooks.record.watch.sampling import innermost_of, outwards, stack_of
+from perfhooks.record.watch.sampling import frames_of, stack, variables_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import FrameType
 
     from perfhooks.record.watch.sampling import Stack
 
@@ -78,9 +78,10 @@ class Sampler:
 
     def sample(self, ident: int, native: int, *, now: int, spent_ns: int, late_ns: int) -> Sample:
         # stack first: the system calls below release the GIL, and the training continues
-        stack, is_evaluating = stack_of(ident), _is_evaluating(ident)
-        if stack != self._stack:  # keep an equal stack: new objects bring Python's next collection nearer
-            self._stack = stack
+        read = frames_of(ident, 200)
+        sampled, is_evaluating = stack(read), _is_evaluating(read)
+        if sampled != self._stack:  # keep an equal stack: new objects bring Python's next collection nearer
+            self._stack = sampled
         state = self._state(self.thread(ident, native), spent_ns)
         held_ns = late_ns - self._own_queue_ns()
         return Sample(
@@ -118,16 +119,16 @@ class Sampler:
         return {True: State.BLOCKED, False: State.QUEUEING, None: State.UNKNOWN}[thread.is_blocked()]
 
 
-def _is_evaluating(ident: int) -> bool:
+def _is_evaluating(stack: Sequence[FrameType]) -> bool:
     call = None
     is_without_gradients = False
-    for frame in islice(outwards(innermost_of(ident)), 200):
+    for frame in stack:
         if frame.f_code.co_name == frames.CALLS_MODULE and frames.MODELS in frame.f_code.co_filename:
             call, is_without_gradients = frame, False
         elif call is not None and frame.f_code.co_filename.endswith(frames.SWITCHES_GRADIENTS):
-            switch = type(getattr(frame.f_locals.get("ctx_factory"), "__self__", None)).__name__
+            switch = type(getattr(variables_of(frame).get("ctx_factory"), "__self__", None)).__name__
             is_without_gradients |= switch in ("no_grad", "inference_mode")
-    is_training = call is None or getattr(call.f_locals.get("self"), "training", True) is not False
+    is_training = call is None or getattr(variables_of(call).get("self"), "training", True) is not False
     return is_without_gradients or not is_training
 
 

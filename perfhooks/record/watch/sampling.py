@@ -1,17 +1,21 @@
-"""Python stacks of threads. A thread may keep running while its stack is read."""
+"""Python stacks of threads. A thread may keep running after its stack was read."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
-from itertools import dropwhile, islice
+from itertools import accumulate, chain, compress, dropwhile, repeat
+from operator import attrgetter, methodcaller
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import CodeType, FrameType
+
+T = TypeVar("T")
 
 
 class Frame(NamedTuple):
@@ -55,14 +59,55 @@ def leave_profilers() -> None:
         sys.setprofile(None)
 
 
-def innermost_of(thread: int) -> FrameType | None:
-    return sys._current_frames().get(thread)
+def live_threads() -> set[int]:
+    (threads,) = _without_collection(_called(sys._current_frames))
+    return {*threads}
+
+
+def frames_of(thread: int, limit: int = 1000) -> list[FrameType]:
+    """Return the frames of a thread, the innermost first."""
+    innermost = map(methodcaller("get", thread), _called(sys._current_frames))
+    chained = accumulate(chain(innermost, repeat("f_back", limit - 1)), getattr)
+    return _without_collection(iter(chained.__next__, None))
+
+
+def variables_of(frame: FrameType) -> dict[str, Any]:
+    read: Iterator[dict[str, Any]] = map(attrgetter("f_locals"), [frame])
+    return _without_collection(read)[0]
+
+
+def _without_collection(values: Iterable[T]) -> list[T]:
+    """Read an iterator that runs no Python code.
+
+    Python 3.11 creates frame objects when they are read, and this can begin a garbage collection. A finalizer then
+    releases the GIL, the other thread leaves the frame, and Python writes to freed memory. No thread can switch the
+    collection on or off while this function runs, because one call in C switches it off, reads, and switches it on.
+    """
+    if not _COLLECTS_IN_FRAMES:
+        return list(values)
+    was_enabled: list[bool] = []
+    result: list[T] = []
+    before = chain(map(was_enabled.append, _called(gc.isenabled)), _called(gc.disable))
+    after = map(_CALL, compress([gc.enable], was_enabled))
+    list(chain(before, map(result.append, values), after))
+    return result
+
+
+def _called(function: Callable[[], T]) -> Iterator[T]:
+    return map(_CALL, [function])
+
+
+_CALL: Final = methodcaller("__call__")
+_COLLECTS_IN_FRAMES: Final = sys.version_info[:2] == (3, 11)
 
 
 def stack_of(thread: int) -> Stack:
-    frames = islice(map(Frame.of, outwards(innermost_of(thread))), 200)
+    return stack(frames_of(thread, 200))
+
+
+def stack(frames: Iterable[FrameType]) -> Stack:
     # skip our own callback of a garbage collection
-    return tuple(dropwhile(lambda frame: frame.file.startswith(_OURS), frames))[::-1]
+    return tuple(dropwhile(lambda frame: frame.file.startswith(_OURS), map(Frame.of, frames)))[::-1]
 
 
 def caller(above: int) -> Frame | None:

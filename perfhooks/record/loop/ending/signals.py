@@ -22,6 +22,7 @@ from typing_extensions import Self
 
 from perfhooks.core import process
 from perfhooks.core.thread_time import CountedThread
+from perfhooks.record.watch.sampling import frames_of
 
 Handler = Callable[[int, Any], object]
 
@@ -223,8 +224,8 @@ _signal_thread: Final = _SignalThread()
 
 
 def _is_in_collective() -> bool:
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return frame is not None and f"torch{os.sep}distributed{os.sep}" in frame.f_code.co_filename
+    innermost = frames_of(threading.main_thread().ident or 0, 1)
+    return any(f"torch{os.sep}distributed{os.sep}" in frame.f_code.co_filename for frame in innermost)
 
 
 def _die(number: int) -> None:

@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import functools
 import math
-import sys
 import threading
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ import torch
 
 from perfhooks.core import process
 from perfhooks.core.thread_time import CountedThread, silent_times
+from perfhooks.record.watch.sampling import live_threads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -307,7 +307,7 @@ class WindowBudget:
             ours = (thread.ident for thread in threading.enumerate() if thread.name.startswith(process.THREADS))
             self._untraced = {here, *ours}
         # only live threads: the system reads no clocks of ended ones
-        for ident in sys._current_frames().keys() - self._untraced:
+        for ident in live_threads() - self._untraced:
             thread, before = self._threads.get(ident) or (CountedThread(ident, 0), None)
             now = silent_times.without(ident, thread.cpu_ns)
             if before is None:
