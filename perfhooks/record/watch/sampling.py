@@ -60,8 +60,8 @@ def leave_profilers() -> None:
 
 
 def live_threads() -> set[int]:
-    (threads,) = _without_collection(_called(sys._current_frames))
-    return {*threads}
+    threads: Iterator[set[int]] = map(set, _called(sys._current_frames))
+    return _without_collection(threads)[0]  # only numbers: a variable with the own frame would be garbage
 
 
 def frames_of(thread: int, limit: int = 1000) -> list[FrameType]:
