@@ -374,7 +374,9 @@ SUMMARY = RunSummary(
     profiled_ms=441.0,
     profiled_steps="steps 52-54",
     parts=[SummaryPart(name="backward", share=0.44), SummaryPart(name="waiting for data", share=0.31)],
-    findings=[SummaryFinding(title="The step waits 113 ms for data", gain="up to 113 ms, 41%", where="train.py:31")],
+    findings=[
+        SummaryFinding(title="The step waits 113 ms for data", gain="up to 113 ms, 41%", where="load, train.py:31")
+    ],
     warning="The training waited for a CPU 54% of the time, so all times are longer than they need to be.",
 )
 

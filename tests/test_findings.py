@@ -282,12 +282,15 @@ def test_real_traces_have_the_expected_findings(recordings, caplog):
 @pytest.mark.parametrize(
     ("text", "location"),
     [
-        ("<module> (/a/train.py:7) asks for the batches", ("/a/train.py", 7)),
-        ("<module> (/a/train.py:12): 602 ms", ("/a/train.py", 12)),
-        ("/a/train.py(7): main, 3 ms", ("/a/train.py", 7)),
-        ("train.py: main", ("train.py", None)),
-        ("no location", (None, None)),
+        ("<module> (/a/train.py:7) asks for the batches", (None, "/a/train.py", 7)),
+        ("<module> (/a/train.py:12): 602 ms", (None, "/a/train.py", 12)),
+        ("it waits; load (/a/train.py:12): 602 ms", ("load", "/a/train.py", 12)),
+        ("/a/train.py(7): main, 3 ms", ("main", "/a/train.py", 7)),
+        ("a wait (train.py(7): __init__)", ("__init__", "train.py", 7)),
+        ("train.py(7): <lambda>: 3 ms (seen in step 4)", ("<lambda>", "train.py", 7)),
+        ("train.py: main", ("main", "train.py", None)),
+        ("no location", (None, None, None)),
     ],
 )
-def test_location_of_evidence_has_no_parenthesis(text, location):
+def test_location_of_evidence_is_function_file_and_line(text, location):
     assert source_location([{"text": text}]) == location

@@ -145,7 +145,7 @@ def test_file_of_a_run_is_what_show_prints(tmp_path):
     ("frame", "file", "line"),
     [("src/train.py(20): load", "src/train.py", 20), ("C:\\job\\train.py(7): load", "C:\\job\\train.py", 7)],
 )
-def test_finding_names_file_and_line(tmp_path, frame, file, line):
+def test_finding_names_function_file_and_line(tmp_path, frame, file, line):
     events = []
     for number in (10, 11):
         begin = number * 10_000_000
@@ -153,7 +153,8 @@ def test_finding_names_file_and_line(tmp_path, frame, file, line):
         events.append(testing.python_frame(frame, begin, begin + 8_000_000))
         events.append(testing.annotation("backward", begin + 8_000_000, begin + 10_000_000))
     (finding,) = examined(shown(testing.write_trace(tmp_path / "t.json", events)))["findings"]
-    assert (finding["rule"], finding["file"], finding["line"]) == ("unnamed-time", file, line)
+    location = [finding[field] for field in ("function", "file", "line")]
+    assert (finding["rule"], location) == ("unnamed-time", ["load", file, line])
 
 
 def test_without_findings_the_file_has_a_reason(tmp_path):

@@ -28,10 +28,10 @@ from perfhooks.analysis.findings.finding import (
     Finding,
     add_source_lines,
     first_rank_findings,
-    first_source_line,
     gain,
     ordered,
     sort_key,
+    source_location,
 )
 from perfhooks.analysis.findings.texts import RuleTexts
 from perfhooks.core import plugins
@@ -54,10 +54,10 @@ __all__ = [
     "add_source_lines",
     "find",
     "first_rank_findings",
-    "first_source_line",
     "gain",
     "ordered",
     "run_rules",
+    "source_location",
 ]
 
 _logger: Final = logging.getLogger("perfhooks")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -32,8 +32,11 @@ DOMINANT: Final = 0.2
 """Minimum share of the step for many small costs that one fix reduces."""
 MANY: Final = 20
 """Minimum repetitions of a collective or operator in a step. DDP needs one collective per 25 MiB of gradients."""
-LINE: Final = re.compile(r"[^\s(]\S*\.py(?:\(\d+\)|:\d+\)|(?=: ))")
-_NUMBERED: Final = re.compile(r"(?P<file>.+)[:(](?P<line>\d+)\)?")
+LINE: Final = re.compile(
+    r"(?:(?P<before>[\w<>.]+) \()?(?P<file>[^\s(]\S*\.py)(?:(?P<mark>[:(])(?P<line>\d+)\)|(?=: ))"
+    r"(?=(?:: (?P<after>(?!\d)[\w<>]+))?)"
+)
+"""A location in a text: ``load (train.py:20)``, ``train.py(20): load``, or ``train.py: load``."""
 _BY_SHAPES: Final = ("float64-products", "kernels-below-limit")
 """Rules that need shapes or types, so only a window with shapes has their findings."""
 _REQUESTS: Final = ("record-shapes", "record-stacks")
@@ -212,18 +215,25 @@ def scale_to_unprofiled(
     return rows
 
 
-def first_source_line(evidence: Iterable[Mapping[str, Any]]) -> str:
-    """Return for example ``train.py:20``, or the first file if the evidence has no line numbers."""
-    file, line = source_location(evidence)
-    return (file or "") if line is None else f"{file}:{line}"
+class SourceLocation(NamedTuple):
+    function: str | None = None
+    file: str | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        """Return for example ``load, train.py:20``."""
+        return ", ".join(filter(None, [self.function, self.file if self.line is None else f"{self.file}:{self.line}"]))
 
 
-def source_location(evidence: Iterable[Mapping[str, Any]]) -> tuple[str | None, int | None]:
-    """Return file and line of the first Python function in the evidence; without a function, of the first location."""
-    matches = [match for line in evidence for match in LINE.findall(line["text"])]
-    location = next((match for match in matches if match.endswith(")")), matches[0] if matches else "")
-    numbered = _NUMBERED.fullmatch(location)
-    return (location or None, None) if numbered is None else (numbered["file"], int(numbered["line"]))
+def source_location(evidence: Iterable[Mapping[str, Any]]) -> SourceLocation:
+    """Return the first location with a line number in the evidence, else the first location."""
+    matches = [match for line in evidence for match in LINE.finditer(line["text"])]
+    match = next((match for match in matches if match["line"]), matches[0] if matches else None)
+    if match is None:
+        return SourceLocation()
+    function = match["before" if match["mark"] == ":" else "after"]
+    line = int(match["line"]) if match["line"] else None
+    return SourceLocation(None if function == "<module>" else function, match["file"], line)
 
 
 def add_source_lines(

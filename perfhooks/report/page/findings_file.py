@@ -81,6 +81,7 @@ class FindingRow(_Complete):
     code: Annotated[str | None, Meta(description="Code of the fix.")]
     file: Annotated[str | None, Meta(description="Source file, as the recorder names it.")]
     line: Annotated[int | None, Meta(description="Line in this file.")]
+    function: Annotated[str | None, Meta(description="Function at this location.")]
     rank: Annotated[int | None, Meta(description="Rank of the values; null for the whole run.")]
     ranks: Annotated[list[int], Meta(description="All ranks with this finding.")]
     doubts_others: Annotated[bool, Meta(description="Whether the finding makes the times of other findings doubtful.")]
@@ -177,7 +178,7 @@ def _warnings(data: Mapping[str, Any], summary: RunSummary, window: Mapping[str,
 def _row(row: Mapping[str, Any], tried: Any) -> FindingRow:
     measured = next((_measured(trial) for trial in tried if trial["rule"] == row["rule"]), None)
     gain = None if row.get("gain_ms") is None else _gain(row)
-    file, line = finding.source_location(row["evidence"])
+    function, file, line = finding.source_location(row["evidence"])
     return FindingRow(
         rule=row["rule"],
         title=row["title"],
@@ -187,6 +188,7 @@ def _row(row: Mapping[str, Any], tried: Any) -> FindingRow:
         code=row["code"] or None,
         file=file,
         line=line,
+        function=function,
         rank=row["rank"],
         ranks=list(row["ranks"]),
         doubts_others=row.get("doubts_others", False),

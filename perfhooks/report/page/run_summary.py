@@ -40,7 +40,7 @@ class SummaryFinding(_Strict):
     gain: str = ""
     """Estimated gain, for example ``about 12 ms, 9%``."""
     where: str = ""
-    """Code line of the finding: ``train.py:20``."""
+    """Location of the finding: ``load, train.py:20``."""
 
 
 class RunSummary(_Strict):
@@ -128,7 +128,7 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
             title=row["title"],
             gain_ms=row.get("gain_ms"),
             gain=findings.gain(row),
-            where=findings.first_source_line(row["evidence"]),
+            where=str(findings.source_location(row["evidence"])),
         )
         for row in rows
         if not row.get("doubts_others") and row.get("rule") != findings.OVERHEAD
