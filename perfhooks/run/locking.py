@@ -45,7 +45,6 @@ def locked(path: Path, timeout: float) -> Iterator[None]:
 
 
 def _lock(path: Path, timeout: float) -> Callable[[], object]:
-    """Lock a file, and return the function that unlocks it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
 
     def release() -> None:

@@ -23,8 +23,6 @@ _NO_MEMORY: Final = re.compile(r"can't allocate memory|not enough memory|out of 
 
 
 class _Threads:
-    """The number of torch's threads as an attribute, like torch's flags."""
-
     @property
     def number(self) -> int:
         return torch.get_num_threads()

@@ -184,7 +184,6 @@ def _functions(path: str) -> Iterator[tuple[Any, str]]:
 
 
 def _obstacle(change: TrainingChange, args: Any, values: Any) -> str | None:
-    """Return why a call cannot be changed; None if it can."""
     if change.needs and not values.get(change.needs):
         return None
     if "num_workers" in change.arguments and isinstance(values.get("dataset"), IterableDataset):

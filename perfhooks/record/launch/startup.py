@@ -120,7 +120,6 @@ class Startup:
 
 
 def classify(stack: list[FrameType], *, in_step: bool) -> StartupSample:
-    """Classify a stack whose innermost frame is the first."""
     imports = [caller for caller in stack if caller.f_code.co_filename.endswith(_IMPORTING)]
     return (
         StartupSample("imports", _imported(imports))

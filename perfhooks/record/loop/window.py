@@ -178,7 +178,7 @@ class Window(WindowResults):
         self.step_num = first
 
     def _action(self, step: int) -> ProfilerAction:
-        """Return the recorder's action. torch's constructor always requests the action of step 0."""
+        """torch's constructor always requests the action of step 0."""
         if self.planned is not None and self.planned.active <= step < self.planned.last:
             return ProfilerAction.RECORD  # fast path: called at every recorded step
         return action_of(self._phases, max(step, self._begin))

@@ -79,9 +79,9 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
 def _without_collection(values: Iterable[T]) -> list[T]:
     """Read an iterator that runs no Python code.
 
-    Python 3.11 creates frame objects when they are read, and this can begin a garbage collection. A finalizer then
-    releases the GIL, the other thread leaves the frame, and Python writes to freed memory. No thread can switch the
-    collection on or off while this function runs, because one call in C switches it off, reads, and switches it on.
+    Python 3.11 creates frame objects when they are read. A garbage collection in this moment can run a finalizer that
+    releases the GIL: the other thread leaves the frame, and Python writes to freed memory. One call in C disables the
+    collection, reads, and enables it, so no other thread runs in between.
     """
     if not _COLLECTS_IN_FRAMES:
         return list(values)

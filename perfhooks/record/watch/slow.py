@@ -227,7 +227,6 @@ class SlowSteps:
 
 
 def _unsampled_ns(times: _Times, sampled: _Watched | None, limit_ns: float) -> float:
-    """Return the longest interval of a slow step without a sample, in ns."""
     if sampled is None:
         return times.end - times.begin - limit_ns
     return max(sampled.unsampled_ns, times.end - sampled.last_sample)

@@ -123,7 +123,7 @@ class LoaderWorkers:
         return tuple(sorted(of_training, key=lambda worker: worker.worker))
 
     def _answer(self) -> bytes:
-        """Return the sampler's answer. After a timeout the answer is empty, and the next window starts a sampler."""
+        """After a timeout the answer is empty, and the next window starts a sampler."""
         answers = None if self._sampler is None else self._sampler.stdout
         if answers is None:
             return b"[]"
