@@ -23,7 +23,8 @@ from perfhooks.analysis.findings.texts import changes
 from perfhooks.cli.tuning import patch, results, session
 from perfhooks.core.changes import Site
 from perfhooks.record.launch.command_line import Request, environment
-from perfhooks.report.page import tuned_file
+from perfhooks.report.page import findings_file, tuned_file
+from perfhooks.report.page.findings_file import FindingRow
 from perfhooks.report.page.tuned_file import TunedChange
 from perfhooks.run.live import change_notes
 from perfhooks.run.live.change_notes import Effects
@@ -122,6 +123,55 @@ def test_unclear_calls_are_left_to_the_user(patched, text, reason):
     assert reason in made.by_hand[0]
 
 
+KEEP = "keep the value on the device, and read it once every many steps"
+LOOP = """for batch in loader:
+    loss = train(batch)
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("reader", "line", "expected"),
+    [
+        ("item", "total += loss.item()", "total += loss.detach()"),
+        ("item", "total += loss.item() * len(batch)", "total += loss.detach() * len(batch)"),
+        ("item", "right += (guess == batch).sum().item()", "right += (guess == batch).sum().detach()"),
+        ("item", "losses.append(loss.detach().item())", "losses.append(loss.detach().clone())"),
+        ("__float__", "self.total += float(a + loss) / 4", "self.total += (a + loss).detach() / 4"),
+        ("item", "total += a.item() + b.item()", "total += a.detach() + b.detach()"),
+    ],
+)
+def test_proposal_keeps_the_value_on_the_device(patched, tmp_path, reader, line, expected):
+    made = patched(LOOP.format(line), ("item", 3, "Tensor", reader))
+    assert made.by_hand == []
+    assert made.after[tmp_path / "train.py"] == LOOP.format(expected)
+
+
+@pytest.mark.parametrize(
+    ("reader", "line", "reason"),
+    [
+        ("item", "if loss.item() > 3: break", "a condition needs the value"),
+        ("__bool__", "if loss > 3: break", "a condition needs the value"),
+        ("item", "print(loss.item())", "a text needs the value"),
+        ("item", "bar.set(f'{loss:.3f}')", "a text needs the value"),
+        ("item", "array[0] += loss.item()", "the code may need a number"),
+        ("__int__", "total += int(loss)", "the code may need a number"),
+        ("item", "report(loss.item())", "the code may need a number"),
+    ],
+)
+def test_other_reads_are_left_to_the_user(patched, reader, line, reason):
+    made = patched(LOOP.format(line), ("item", 3, "Tensor", reader))
+    assert made.diff == ""
+    assert made.by_hand == [f"train.py:3: {KEEP} ({reason})"]
+
+
+def test_rare_reads_and_reads_by_libraries_are_ignored(patched):
+    rare = "if step % 9 == 0:\n        total += loss.item()"
+    for text, line in ((LOOP.format("scaler.step(optimizer)"), 3), (LOOP.format(rare), 4), ("x += y.item()", 1)):
+        made = patched(text, ("item", line, "Tensor", "item"))
+        assert (made.diff, made.by_hand) == ("", [])
+
+
 def test_shadow_folder_links_all_other_files(patched, tmp_path):
     made = patched(SCRIPT, ("fused", 9, "Adam"))
     (tmp_path / "data").mkdir()
@@ -140,13 +190,13 @@ def test_file_changed_meanwhile_is_not_written(patched, tmp_path):
 
 def test_schema_is_that_of_the_file():
     file = Path(perfhooks.__file__).with_name("tuned.schema.json")
-    assert file.read_bytes() == tuned_file.schema()
+    assert file.read_bytes() == findings_file.schema(tuned_file.TunedFile, "tuned.json")
     row = TunedChange(name="fused", rules=[], status="kept")
     content = tuned_file.TunedFile(
         perfhooks="1", run="r", command=[], new_command=[], is_interrupted=False, changes=[row], final=row, patch=None,
         by_hand=[],
     )  # fmt: skip
-    jsonschema.validate(json.loads(tuned_file.to_json(content)), json.loads(file.read_bytes()))
+    jsonschema.validate(json.loads(findings_file.to_json(content)), json.loads(file.read_bytes()))
 
 
 def test_losses_that_differ_between_originals_are_not_compared():
@@ -173,6 +223,7 @@ for batch in DataLoader(torch.ones(4, 3, 2, 2), batch_size=2):
     loss = model(batch).sum()
     loss.backward()
     optimizer.zero_grad(set_to_none=False)
+torch.compile(lambda x: 2 * x.sum().item(), backend="eager")(torch.ones(2))
 print(optimizer.defaults["fused"], model[0].weight.is_contiguous(memory_format=torch.channels_last))
 print(model[0].weight.grad is None, torch.get_float32_matmul_precision())
 """
@@ -182,10 +233,13 @@ print(model[0].weight.grad is None, torch.get_float32_matmul_precision())
 def test_changes_are_applied_in_the_training(tmp_path, channel, is_applied):
     (tmp_path / "train.py").write_text(APPLIED)
     (tmp_path / "notes").mkdir()
-    wanted = [BY_NAME[name] for name in ("fused", "set_to_none", "matmul_precision", "channels_last", "pin_memory")]
+    wanted = [
+        BY_NAME[name] for name in ("fused", "set_to_none", "matmul_precision", "channels_last", "pin_memory", "item")
+    ]
     request = Request(notes=str(tmp_path / "notes"), turns="none", changes=tuple(wanted), is_applied=is_applied)
     done = warm.command(channel, tmp_path, tmp_path / "train.py", environment=environment(request, os.environ))
     assert done.returncode == 0, done.stderr
+    assert "get_ident" not in done.stderr, "torch.compile sees the wrapper of item"
     expected = "True True True high" if is_applied else "None False False highest"
     assert done.stdout.split() == expected.split()
     effects = change_notes.read(str(tmp_path / "notes"))
@@ -253,6 +307,52 @@ def test_failed_trial_is_a_row_with_its_reason(tune):
     assert "AssertionError: no workers" in rows["workers"]["reason"]
     assert (file["final"], file["patch"]) == (None, None)
     assert "nothing is kept" in done.output
+
+
+READING = """
+import torch
+
+
+class OnDevice(torch.Tensor):
+    device = torch.device("cuda")
+
+
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+first, total = model(torch.ones(1, 8)).item(), 0.0
+for step in range(1_000_000):
+    loss = model(torch.ones(2, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    total += loss.as_subclass(OnDevice).item()
+    if float(loss.as_subclass(OnDevice)) > 1e9:
+        break
+"""
+
+
+@pytest.mark.process
+def test_waits_of_a_finding_become_a_proposal(tune, tmp_path, monkeypatch):
+    """A class that claims to be on a device stands for a device."""
+    facts = {"title": "", "evidence": [], "fix": "", "values": {}, "ranks": [], "doubts_others": False}
+    nothing = dict.fromkeys(("code", "file", "line", "rank", "gain", "measured", "reason"))
+    planted = FindingRow(rule="synchronisation", confidence="none", **facts, **nothing)
+    from_data = findings_file.from_data
+    replace = msgspec.structs.replace
+    monkeypatch.setattr(findings_file, "from_data", lambda data: replace(from_data(data), findings=[planted]))
+    done, file = tune(READING)
+    assert done.exit_code == 0, done.output
+    (row,) = file["changes"]
+    assert (row["name"], row["status"], row["rules"]) == ("item", "proposed", ["synchronisation"])
+    assert (file["final"], file["patch"]) == (None, None)
+    by_hand = f"train.py:18: {KEEP} (a condition needs the value)"
+    assert file["by_hand"] == [by_hand]
+    assert f"Change by hand: {by_hand}" in done.output
+    assert file["proposal"] in done.output
+    assert not (tmp_path / "perf/latest/tuned.patch").exists()
+    subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=file["proposal"].encode(), check=True)
+    new = READING.replace("(OnDevice).item()", "(OnDevice).detach()")
+    assert (tmp_path / "train.py").read_text() == new
 
 
 @pytest.mark.process
@@ -346,6 +446,27 @@ def test_other_number_of_steps_is_rejected():
     assert (done.status, done.reason) == ("rejected", "the training makes 200 steps instead of 100")
     ended = Effects(losses=[1.0])
     assert judged([Effects(losses=[1.0], steps=100)], [ended]).status == "faster", "B was ended"
+
+
+def test_interrupted_combination_leaves_no_patch(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    options = dict.fromkeys(("is_numeric_allowed", "all_changes", "is_copied"), False)
+    made = session.Session(words=["train.py"], minutes=1, out=None, **options)
+
+    def choose():
+        made.rows["fused"] = TunedChange(name="fused", rules=[], status="faster", ratio=0.5)
+        made._changes["fused"] = BY_NAME["fused"]
+        made._sites["fused"] = [Site(change="fused", lines=((str(tmp_path / "train.py"), 9),), callees=("Adam",))]
+
+    def trial(label, changes, ends, patch):
+        assert "fused=True" in patch.diff
+        raise session.ComparisonEndError(signal.SIGINT)
+
+    for name, function in (("_record", bool), ("_choose", choose), ("_trial", trial)):
+        monkeypatch.setattr(made, name, function)
+    made.tune()
+    assert (made.patch.diff, made.interrupted) == ("", signal.SIGINT)
 
 
 @pytest.mark.parametrize("outcome", ["slower", "same", "undecided"])

@@ -36,15 +36,16 @@ def command(
     Your files are not changed without --write.
     """
     from perfhooks.cli.tuning import results
+    from perfhooks.cli.tuning.session import Session
 
-    number = results.tuned(
-        words,
+    session = Session(
+        words=words,
         minutes=minutes,
         all_changes=all_changes,
         is_numeric_allowed=allow_numerics,
         is_copied=cwd_copy,
-        is_written=write,
         out=out,
     )
-    if number:
-        raise typer.Exit(128 + number)
+    results.tune(session, is_written=write)
+    if session.interrupted:
+        raise typer.Exit(128 + session.interrupted)

@@ -21,6 +21,10 @@ class TrainingChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     model: str = ""
     """Statement to insert after the construction of the model."""
 
+    @property
+    def is_proposed(self) -> bool:
+        return not (self.arguments or self.setting or self.model)
+
 
 class Site(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     change: str

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from perfhooks.core.changes import Site, TrainingChange
 
 _MAX_BYTES: Final = 16 << 20
+_KEPT: Final = ("item", "float")
+_REPEATED: Final = (ast.For, ast.AsyncFor, ast.While, ast.FunctionDef, ast.AsyncFunctionDef)
 _OPTION: Final = "(['\"])(--[A-Za-z0-9_-]+)\\1"
 
 
@@ -56,29 +58,30 @@ class Patch:
     def _add(self, change: TrainingChange, site: Site) -> None:
         problem = _ByHandError("no line of the program makes this call")
         for file, line in site.lines:
-            path = Path(file)
-            if not path.is_relative_to(self.folder):
-                problem = _ByHandError(f"the file is outside of {self.folder}")
-                continue
-            edits = list[_Edit]()
-            source: _Source | None = None
             try:
-                source = self._source(path)
-                edits = list(source.edits)
-                if change.calls:
-                    self._set_arguments(source, line, change, site)
-                elif change.setting:
-                    source.insert_after_imports(change.setting)
-                else:
-                    source.insert_after_assignment(line, change.model, str(site.before.get("device", "cpu")))
-                source.check()
+                return self._edit(change, site, Path(file), line)
             except _ByHandError as error:
                 problem = error
-                if source is not None:
-                    source.edits = edits
-            else:
-                return
         raise problem
+
+    def _edit(self, change: TrainingChange, site: Site, path: Path, line: int) -> None:
+        if not path.is_relative_to(self.folder):
+            raise _ByHandError(f"the file is outside of {self.folder}")
+        source = self._source(path)
+        edits = list(source.edits)
+        try:
+            if change.is_proposed:
+                source.keep_on_device(line, site.callees)
+            elif change.calls:
+                self._set_arguments(source, line, change, site)
+            elif change.setting:
+                source.insert_after_imports(change.setting)
+            else:
+                source.insert_after_assignment(line, change.model, str(site.before.get("device", "cpu")))
+            source.check()
+        except _ByHandError:
+            source.edits = edits
+            raise
 
     def _set_arguments(self, source: _Source, line: int, change: TrainingChange, site: Site) -> None:
         call = source.call(line, site.callees)
@@ -116,24 +119,20 @@ class Patch:
 
     def _named(self, file: str) -> str:
         path = Path(file)
-        return str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else file
+        return path.relative_to(self.folder).as_posix() if path.is_relative_to(self.folder) else file
 
     @property
     def diff(self) -> str:
-        return "".join(self._diff())
-
-    def _diff(self) -> Iterator[str]:
-        for path, text in self.after.items():
-            name = path.relative_to(self.folder).as_posix()
-            sides = self._sources[path].before, text
-            before, after = (side.splitlines(keepends=True) for side in sides)
-            for line in difflib.unified_diff(before, after, f"a/{name}", f"b/{name}"):
-                yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+        lines = [line for path in self.after for line in self._sources[path].diff(self._named(str(path)))]
+        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
     def write(self, folder: Path) -> None:
         for path in self.after:
             if read_bytes(path, _MAX_BYTES) != self._sources[path].before.encode():
                 raise PerfhooksError(f"{path} was changed during the trials; apply the patch yourself")
+        self._write(folder)
+
+    def _write(self, folder: Path) -> None:
         for path, text in self.after.items():
             (folder / path.relative_to(self.folder)).write_text(text, encoding="utf-8", newline="")
 
@@ -146,8 +145,7 @@ class Patch:
                 name = entry.relative_to(self.folder)
                 if entry not in self.after and name not in parents:
                     (folder / name).symlink_to(entry)
-        for path, text in self.after.items():
-            (folder / path.relative_to(self.folder)).write_text(text, encoding="utf-8", newline="")
+        self._write(folder)
         return folder
 
 
@@ -159,13 +157,7 @@ class _Source:
         self._lines = text.encode().splitlines(keepends=True)
 
     def call(self, line: int, callees: Sequence[str]) -> ast.Call:
-        calls = [
-            node
-            for node in ast.walk(self._tree)
-            if isinstance(node, ast.Call)
-            and node.lineno <= line <= (node.end_lineno or 0)
-            and (getattr(node.func, "attr", None) or getattr(node.func, "id", None)) in callees
-        ]
+        calls = [node for node in self._around(line) if isinstance(node, ast.Call) and _name(node) in callees]
         nearest = max((call.lineno for call in calls), default=0)
         calls = [call for call in calls if call.lineno == nearest]
         if len(calls) != 1:
@@ -187,25 +179,50 @@ class _Source:
         begin = self._position(node.lineno, node.col_offset)
         self.edits.append(_Edit(begin, self._position(node.end_lineno, node.end_col_offset), text))
 
+    def keep_on_device(self, line: int, readers: Sequence[str]) -> None:
+        nodes = self._around(line)
+        tests = [node.test for node in nodes if isinstance(node, (ast.If, ast.While, ast.IfExp, ast.Assert))]
+        is_rare = any(isinstance(part, ast.Mod) for test in tests if test not in nodes for part in ast.walk(test))
+        if is_rare or not any(isinstance(node, _REPEATED) for node in nodes):
+            return
+        reads = [node for node in nodes if isinstance(node, ast.Call) and _is_read(node, readers)]
+        suffixes = {term: suffix for node in nodes for term, suffix in _terms(node)}
+        if reads and all(read in suffixes and _name(read) in _KEPT for read in reads):
+            for read in reads:
+                self.replace(read, f"{_on_device(read)}{suffixes[read]}")
+            return
+        if (reads or "__bool__" in readers) and any(test in nodes for test in tests):
+            raise _ByHandError("a condition needs the value")
+        if any(isinstance(node, ast.JoinedStr) or _name(node) in ("print", "format") for node in nodes):
+            raise _ByHandError("a text needs the value")
+        if reads:
+            raise _ByHandError("the code may need a number")
+
     def insert_after_imports(self, statement: str) -> None:
         imports = [node for node in self._tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
         self._require_torch()
         self._insert_line(imports[-1], statement)
 
     def insert_after_assignment(self, line: int, statement: str, device: str) -> None:
-        for node in ast.walk(self._tree):
-            if isinstance(node, ast.Assign) and node.lineno <= line <= (node.end_lineno or 0):
-                target = node.targets[0]
-                if (
-                    len(node.targets) == 1
-                    and isinstance(target, (ast.Name, ast.Attribute))
-                    and isinstance(node.value, ast.Call)
-                ):
-                    if "torch." in statement:
-                        self._require_torch()
-                    self._insert_line(node, statement.format(model=ast.unparse(target), device=device))
-                    return
+        assignments = [node for node in self._around(line) if isinstance(node, ast.Assign)]
+        for node in assignments:
+            model = node.targets[0] if len(node.targets) == 1 and isinstance(node.value, ast.Call) else None
+            if isinstance(model, (ast.Name, ast.Attribute)):
+                if "torch." in statement:
+                    self._require_torch()
+                return self._insert_line(node, statement.format(model=ast.unparse(model), device=device))
         raise _ByHandError("the model is not assigned to a name in this line")
+
+    def _around(self, line: int) -> list[ast.AST]:
+        return [
+            node
+            for node in ast.walk(self._tree)
+            if getattr(node, "lineno", line + 1) <= line <= (getattr(node, "end_lineno", None) or 0)
+        ]
+
+    def diff(self, name: str) -> Iterator[str]:
+        before, after = (side.splitlines(keepends=True) for side in (self.before, self.text))
+        return difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
 
     @property
     def text(self) -> str:
@@ -248,7 +265,40 @@ class _Source:
         return sum(map(len, self._lines[: (line or 1) - 1])) + (column or 0)
 
 
+def _name(node: ast.AST) -> str:
+    function = getattr(node, "func", None)
+    return getattr(function, "attr", None) or getattr(function, "id", None) or ""
+
+
+def _is_read(call: ast.Call, readers: Sequence[str]) -> bool:
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr in readers and not call.args
+    return f"__{_name(call)}__" in readers and len(call.args) == 1
+
+
+def _terms(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+    terms, suffix = list[ast.expr](), ""
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+        terms = [node.value] if isinstance(node.target, (ast.Name, ast.Attribute)) else []
+    elif isinstance(node, ast.Call) and _name(node) == "append":
+        terms, suffix = node.args[:1], ".clone()"  # the tensor may be changed in place later
+    while terms:
+        term = terms.pop()
+        if isinstance(term, ast.BinOp) and isinstance(term.op, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
+            terms += [term.left, term.right]
+        yield term, suffix
+
+
+def _on_device(read: ast.Call) -> str:
+    tensor = read.func.value if isinstance(read.func, ast.Attribute) else read.args[0]
+    text = ast.unparse(tensor)
+    is_primary = isinstance(tensor, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+    return (text if is_primary else f"({text})").removesuffix(".detach()") + ".detach()"
+
+
 def _code(change: TrainingChange, site: Site) -> str:
+    if change.is_proposed:
+        return "keep the value on the device, and read it once every many steps"
     if change.calls:
         name = next((callee for callee in site.callees if callee != "__init__"), "")
         return f"{name}(..., {', '.join(f'{key}={value!r}' for key, value in change.arguments.items())})"

@@ -1,95 +1,78 @@
 from __future__ import annotations
 
-import functools
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 import typer
 
-from perfhooks.cli.tuning.session import Session, describe, lines_of
+from perfhooks.cli.tuning.session import describe, lines_of
 from perfhooks.cli.turns.revision import git
 from perfhooks.cli.turns.supervisor import supervise
-from perfhooks.core.errors import OptionError, PerfhooksError
+from perfhooks.core.errors import PerfhooksError
 from perfhooks.core.version import __version__
 from perfhooks.core.words import ms
 from perfhooks.report import page as report
-from perfhooks.report.page import tuned_file
+from perfhooks.report.page import findings_file
 from perfhooks.report.page.terminal_tables import draw
 from perfhooks.report.page.tuned_file import TunedFile
 from perfhooks.run import layout
 from perfhooks.run.publishing import publish
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from perfhooks.cli.tuning.session import Session
     from perfhooks.cli.turns.supervisor import Owner
 
+_PROPOSAL: Final = (
+    "Proposed, not measured: keep values on the device, and read them once every many steps, for example with "
+    "total.item() or torch.stack(values).tolist():"
+)
 
-def tuned(
-    words: Sequence[str],
-    *,
-    minutes: float,
-    all_changes: bool,
-    is_numeric_allowed: bool,
-    is_copied: bool,
-    is_written: bool,
-    out: str | None,
-) -> int:
-    """Return the signal that interrupted the trials, or 0."""
-    if not 0 < minutes < float("inf"):
-        raise OptionError(f"minutes must be a number above 0, got {minutes:g}")
+
+def tune(session: Session, *, is_written: bool) -> None:
     if is_written:
         _check_clean()
-    session = Session(
-        words=words,
-        ends=time.monotonic() + 60 * minutes,
-        is_numeric_allowed=is_numeric_allowed,
-        all_changes=all_changes,
-        is_copied=is_copied,
-        out=out,
-        say=functools.partial(typer.echo, err=True),
-    )
     session.tune()
     if session.run is not None:
         _save(session, session.run)
-    _tell(session)
-    if is_written and session.patch is not None and session.patch.diff:
+    _tell_rows(session)
+    for line in session.by_hand:
+        typer.echo(f"Change by hand: {line}")
+    if session.proposal.diff:
+        typer.echo(f"{_PROPOSAL}\n\n{session.proposal.diff}")
+    if is_written and session.patch.diff:
         _check_clean()
         session.patch.write(Path.cwd())
         typer.echo(f"The patch was written to {', '.join(str(path) for path in session.patch.after)}.")
-    return session.interrupted
 
 
 def _save(session: Session, run: Path) -> None:
-    patch = session.patch
     file = TunedFile(
         perfhooks=__version__,
         run=run.name,
         command=list(session.words),
-        new_command=list(session.words if patch is None else patch.words),
+        new_command=session.patch.words,
         is_interrupted=bool(session.interrupted),
         changes=list(session.rows.values()),
         final=session.final,
-        patch=patch.diff if patch is not None and patch.diff else None,
-        by_hand=[] if patch is None else patch.by_hand,
+        patch=session.patch.diff or None,
+        proposal=session.proposal.diff or None,
+        by_hand=session.by_hand,
     )
     with publish(run / layout.TUNED) as output:
-        output.write(tuned_file.to_json(file))
+        output.write(findings_file.to_json(file))
     if file.patch:
         with publish(run / layout.TUNED_PATCH) as output:
             output.write(file.patch.encode())
     report.write(run)
 
 
-def _tell(session: Session) -> None:
+def _tell_rows(session: Session) -> None:
     rows = [*session.rows.values(), *([] if session.final is None else [session.final])]
     if rows:
         draw({"changes": pl.DataFrame(list(lines_of(rows)), infer_schema_length=None)}, limit=0)
     kept = [row.name for row in session.rows.values() if row.status == "kept"]
-    final, patch = session.final, session.patch
-    if final is None or patch is None or not kept:
+    if session.final is None or not kept:
         nothing = "No change is certainly faster, so nothing is kept."
         if not rows:
             nothing = "No finding of this run has a change that can be tried; --all tries every change."
@@ -97,14 +80,12 @@ def _tell(session: Session) -> None:
             nothing = "All faster changes together are not certainly faster, so nothing is kept. Increase --minutes."
         typer.echo(nothing)
         return
-    result = f"{describe(final)}, saves {ms(final.gain_ms or 0.0)} a step"
+    result = f"{describe(session.final)}, saves {ms(session.final.gain_ms or 0.0)} a step"
     typer.echo(f"Kept: {', '.join(kept)}. All together, compared with the original: {result}.")
-    if patch.new_options:
-        typer.echo(f"Change the command: {' '.join(patch.words)}")
-    for line in dict.fromkeys(patch.by_hand):
-        typer.echo(f"Change by hand: {line}")
-    if patch.diff and session.run is not None:
-        typer.echo(f"\n{patch.diff}\nApply it: git apply {_relative(session.run / layout.TUNED_PATCH)}")
+    if session.patch.new_options:
+        typer.echo(f"Change the command: {' '.join(session.patch.words)}")
+    if session.patch.diff and session.run is not None:
+        typer.echo(f"\n{session.patch.diff}\nApply it: git apply {_relative(session.run / layout.TUNED_PATCH)}")
 
 
 def _relative(path: Path) -> Path:

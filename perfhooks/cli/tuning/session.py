@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
+import typer
 
 from perfhooks.analysis.comparison import sentences
 from perfhooks.analysis.comparison.difference import TOLERANCE
@@ -22,7 +23,7 @@ from perfhooks.cli.tuning.patch import Patch
 from perfhooks.cli.turns.alternation import NoStepsError
 from perfhooks.cli.turns.program import Command
 from perfhooks.cli.turns.supervisor import GRACE_S, ComparisonEndError, supervise
-from perfhooks.core.errors import PerfhooksError
+from perfhooks.core.errors import OptionError, PerfhooksError
 from perfhooks.core.process import POLL_S
 from perfhooks.core.progress import status_line
 from perfhooks.core.words import count, ms
@@ -35,7 +36,7 @@ from perfhooks.run.live import change_notes
 from perfhooks.run.reading import read_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from perfhooks.cli.turns.alternation import ComparisonResult
     from perfhooks.cli.turns.program import ProgramResult
@@ -49,6 +50,7 @@ _STEPS: Final = 16
 _SECONDS: Final = 5.0
 """Minimum time of a trial in s: as long as the start of torch."""
 _LONGER: Final = 4
+_NO_CALL: Final = "the training makes no such call"
 
 
 class Recording(NamedTuple):
@@ -60,20 +62,31 @@ class Recording(NamedTuple):
 @dataclass(kw_only=True)
 class Session:
     words: Sequence[str]
-    ends: float
+    minutes: float
     is_numeric_allowed: bool
     all_changes: bool
     is_copied: bool
     out: str | None
-    say: Callable[[str], object]
     rows: dict[str, TunedChange] = field(default_factory=dict)
     final: TunedChange | None = None
-    patch: Patch | None = None
     run: Path | None = None
     findings: FindingsFile | None = None
     interrupted: int = 0
     _changes: dict[str, TrainingChange] = field(default_factory=dict)
     _sites: dict[str, list[Site]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.minutes < math.inf:
+            raise OptionError(f"minutes must be a number above 0, got {self.minutes:g}")
+        self.ends = time.monotonic() + 60 * self.minutes
+        self.patch, self.proposal = self._new_patch(), self._new_patch()
+
+    def _new_patch(self) -> Patch:
+        return Patch(folder=Path.cwd(), words=list(self.words))
+
+    @property
+    def by_hand(self) -> list[str]:
+        return list(dict.fromkeys([*self.patch.by_hand, *self.proposal.by_hand]))
 
     def tune(self) -> None:
         try:
@@ -83,7 +96,7 @@ class Session:
             for number, name in enumerate(names):
                 now, remaining = time.monotonic(), len(names) - number + 1
                 ends = now + (self.ends - now) * 2 / (remaining + 1)
-                self._set(self._measure(self._changes[name], ends))
+                self._measure(self._changes[name], ends)
                 if self.interrupted or time.monotonic() > self.ends:
                     break
             if not self.interrupted:
@@ -99,7 +112,7 @@ class Session:
             status("recording ")
             request = msgspec.structs.replace(request, notes=folder, changes=CHANGES, is_applied=False)
             work = functools.partial(_recorded, self.words, command_line.environment(request, os.environ), folder)
-            recording = supervise(work, clean=bool, status=bool, say=self.say)
+            recording = supervise(work, clean=bool, status=bool, say=functools.partial(typer.echo, err=True))
             if not recording.run:
                 raise PerfhooksError(f"nothing was recorded: {recording.reason}")
             status("reading the recording ")
@@ -117,7 +130,11 @@ class Session:
             self._changes[change.name] = change
             problem = self._problem(change)
             status = "unsuitable" if problem else "not measured"
-            if not problem and change.is_numeric and not self.is_numeric_allowed:
+            if not problem and change.is_proposed:
+                self.proposal.add(change, [site for site in self._suitable(change) if site.lines])
+                has_lines = self.proposal.diff or self.proposal.by_hand
+                status, problem = ("proposed", "") if has_lines else ("unsuitable", _NO_CALL)
+            elif not problem and change.is_numeric and not self.is_numeric_allowed:
                 status, problem = "would try", "it changes results; --allow-numerics measures it"
             rules = [rule for rule in change.rules if rule in fixes]
             places = [place for site in self._suitable(change) for place in site.lines[:1]]
@@ -125,7 +142,7 @@ class Session:
             row = TunedChange(name=change.name, rules=rules, status=status, reason=problem or None, lines=lines)
             self.rows[change.name] = row
             if status != "not measured":
-                self.say(f"{row.name}: {row.status}: {row.reason}")
+                _say(row)
 
     def _suitable(self, change: TrainingChange) -> list[Site]:
         by_line: dict[Any, list[Site]] = defaultdict(list)
@@ -140,17 +157,14 @@ class Session:
         if problem := next((site.problem for site in sites if site.problem), ""):
             return problem
         if not self._suitable(change):
-            return "the training has this change" if sites else "the training makes no such call"
+            return "the training has this change" if sites else _NO_CALL
         return ""
 
-    def _set(self, row: TunedChange) -> None:
-        self.rows[row.name] = row
-        self.say(f"{row.name}: {describe(row)}")
-
-    def _measure(self, change: TrainingChange, ends: float) -> TunedChange:
-        row = self.rows[change.name]
+    def _measure(self, change: TrainingChange, ends: float) -> None:
         result = self._trial(change.name, (change,), ends)
-        return _judged(row, result, is_numeric_allowed=self.is_numeric_allowed)
+        row = _judged(self.rows[change.name], result, is_numeric_allowed=self.is_numeric_allowed)
+        self.rows[change.name] = row
+        _say(row)
 
     def _trial(
         self, label: str, changes: Sequence[TrainingChange], ends: float, patch: Patch | None = None
@@ -176,21 +190,18 @@ class Session:
     def _commands(
         self, changes: Sequence[TrainingChange], patch: Patch | None, folder: WorkFolder, _: Owner
     ) -> list[Command]:
-        where = [Path.cwd()] * 2
-        words = [self.words, self.words]
-        if patch is not None:
-            where[1], words[1] = patch.shadow(folder.path / "patched"), patch.words
-        sides = [("A", ()), ("B", tuple(changes))]
+        a = Path.cwd(), self.words
+        b = a if patch is None else (patch.shadow(folder.path / "patched"), patch.words)
         return [
             Command(
                 name=name,
                 label=name,
-                words=command_line.command(of_side, path),
+                words=command_line.command(words, path),
                 folder=path,
-                changes=of_program,
+                changes=changes_of_side,
                 is_copied=self.is_copied,
             )
-            for (name, of_program), of_side, path in zip(sides, words, where, strict=True)
+            for name, changes_of_side, (path, words) in (("A", (), a), ("B", tuple(changes), b))
         ]
 
     def _combine(self) -> None:
@@ -202,20 +213,23 @@ class Session:
         names = [name for name in self._changes if name in {row.name for row in best.values()}]
         if not names:
             return
-        self.patch = Patch(folder=Path.cwd(), words=list(self.words))
+        patch = self._new_patch()
         for name in (change.name for change in CHANGES if change.name in names):
-            self.patch.add(self._changes[name], self._suitable(self._changes[name]))
+            patch.add(self._changes[name], self._suitable(self._changes[name]))
         row = TunedChange(name="all together", rules=[], status="not measured", lines=names)
         self.final = row
         if time.monotonic() < self.ends:
-            result = self._trial("all together", self.patch.unpatched, self.ends, self.patch)
+            result = self._trial("all together", patch.unpatched, self.ends, patch)
             self.final = _judged(row, result, is_numeric_allowed=self.is_numeric_allowed)
-        self.say(f"all together: {describe(self.final)}")
+        _say(self.final)
         if self.final.status == "faster":
+            self.patch = patch
             for name in names:
                 self.rows[name] = msgspec.structs.replace(self.rows[name], status="kept")
-        else:
-            self.patch = None
+
+
+def _say(row: TunedChange) -> None:
+    typer.echo(f"{row.name}: {describe(row)}", err=True)
 
 
 def _recorded(words: Sequence[str], environment: dict[str, str], folder: str, owner: Owner) -> Recording:

@@ -85,7 +85,7 @@ class _AppliedChanges:
         @functools.wraps(function)
         def changed(*args: Any, **kwargs: Any) -> Any:
             nonlocal remaining
-            if threading.get_ident() != self._main or is_compiling():
+            if is_compiling() or threading.get_ident() != self._main:
                 return function(*args, **kwargs)
             bound = signature.bind(*args, **kwargs) if parameters else None
             values = bound.arguments if bound is not None else kwargs
@@ -99,7 +99,7 @@ class _AppliedChanges:
                         lines=tuple(lines_of_user(1)),
                         callees=tuple({owner.__name__, type(args[0]).__name__, name}),
                         before={key: value for key, value in before.items() if isinstance(value, (int, float, str))},
-                        is_same=before == change.arguments,
+                        is_same=before == change.arguments != {},
                         problem=problem,
                     )
                 )
@@ -139,7 +139,7 @@ class _AppliedChanges:
 
     def _listen_to_loss(self, tensors: Any, *args: Any, **kwargs: Any) -> Any:
         result = self._backward(tensors, *args, **kwargs)
-        if threading.get_ident() == self._main and not is_compiling():
+        if not is_compiling() and threading.get_ident() == self._main:
             if not self._losses:
                 self._note_settings()
             self._losses += 1
@@ -186,6 +186,8 @@ def _functions(path: str) -> Iterator[tuple[Any, str]]:
 def _obstacle(change: TrainingChange, args: Any, values: Any) -> str | None:
     if change.needs and not values.get(change.needs):
         return None
+    if change.is_proposed:
+        return None if args[0].device.type == "cpu" else ""
     if "num_workers" in change.arguments and isinstance(values.get("dataset"), IterableDataset):
         return "the data set is an IterableDataset, and its workers may repeat samples"
     if "non_blocking" in change.arguments:  # a copy to the host would have wrong values

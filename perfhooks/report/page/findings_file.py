@@ -138,19 +138,14 @@ def from_data(data: Mapping[str, Any], window_name: str | None = None) -> Findin
     )
 
 
-def schema() -> bytes:
+def schema(kind: type[msgspec.Struct] = FindingsFile, name: str = "findings.json") -> bytes:
     """Return the JSON schema of the file."""
-    content = msgspec.json.schema(FindingsFile)
-    content = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "findings.json of perfhooks",
-        **content,
-    }
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"{name} of perfhooks"}
+    return to_json(head | msgspec.json.schema(kind))
+
+
+def to_json(content: object) -> bytes:
     return msgspec.json.format(encoded(content), indent=2) + b"\n"
-
-
-def to_json(file: FindingsFile) -> bytes:
-    return msgspec.json.format(encoded(file), indent=2) + b"\n"
 
 
 def _step(summary: RunSummary) -> Step | None:

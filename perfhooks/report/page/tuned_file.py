@@ -6,7 +6,6 @@ import msgspec
 from msgspec import Meta
 
 from perfhooks.report.page.data import TriedAdvice, TriedMost
-from perfhooks.run.publishing import encoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,10 +20,11 @@ class TunedChange(msgspec.Struct, kw_only=True):
     status: Annotated[
         str,
         Meta(
-            pattern="^(kept|faster|rejected|failed|unsuitable|would try|not measured)$",
+            pattern="^(kept|faster|rejected|failed|unsuitable|would try|proposed|not measured)$",
             description="kept: it is part of the final set. faster: another change excludes it. rejected: not "
             "decided faster, or results differ. failed: the trial failed. unsuitable: the training has no such call, "
-            "or has the change. would try: it needs --allow-numerics. not measured: the time limit was reached.",
+            "or has the change. would try: it needs --allow-numerics. proposed: see proposal. not measured: the time "
+            "limit was reached.",
         ),
     ]
     reason: str | None = None
@@ -53,7 +53,8 @@ class TunedFile(msgspec.Struct, kw_only=True):
     changes: list[TunedChange]
     final: Annotated[TunedChange | None, Meta(description="All kept changes together.")]
     patch: Annotated[str | None, Meta(description="Unified diff of the kept changes.")]
-    by_hand: Annotated[list[str], Meta(description="Lines that the patch cannot change.")]
+    proposal: Annotated[str | None, Meta(description="Diff that keeps values on the device; not measured.")] = None
+    by_hand: Annotated[list[str], Meta(description="Lines that the patch and the proposal cannot change.")]
 
 
 def tuned_advice(change: TunedChange) -> Iterator[TriedAdvice]:
@@ -67,16 +68,3 @@ def tuned_advice(change: TunedChange) -> Iterator[TriedAdvice]:
     device = "the whole training"
     for rule in change.rules:
         yield TriedAdvice(rule=rule, variant=change.name, operators=0, device=device, most=TriedMost(**most), **least)
-
-
-def to_json(file: TunedFile) -> bytes:
-    return msgspec.json.format(encoded(file), indent=2) + b"\n"
-
-
-def schema() -> bytes:
-    content = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "tuned.json of perfhooks",
-        **msgspec.json.schema(TunedFile),
-    }
-    return msgspec.json.format(encoded(content), indent=2) + b"\n"
