@@ -434,6 +434,8 @@ def test_sentences_of_reasons_equal_the_golden_file(golden):
         {**model, "a": 2, "b": 0, "count_b": 0, "by_count": -2, "by_price": 0},
         {**model, "inside": inside},
         {**model, "inside": inside[3:]},
+        # a new operator among fewer calls can take more time
+        {**calls, "count_b": 4, "by_count": 1},
         # time of Python between thousands of calls is no price of a call
         {**calls, "name": "optimizer", "kind": "part", "b": 5, "count_b": 400, "by_count": 0.5, "by_price": 3.5},
     ]

@@ -260,7 +260,9 @@ def _describe_calls(row: Contribution) -> str:
     calls = f"{row.count_a:.4g} -> {words.count(row.count_b, 'call')}"
     ratio = row.by_count / row.difference
     if ratio >= _MAIN_CAUSE:
-        return f", because of {'more' if row.difference > 0 else 'fewer'} calls ({calls})"
+        added = row.count_b - row.count_a
+        number = "other" if added * row.difference <= 0 else "more" if added > 0 else "fewer"
+        return f", because of {number} calls ({calls})"
     if ratio <= 1 - _MAIN_CAUSE:
         is_as_often = abs(row.count_b - row.count_a) <= _NEARLY * row.count_a
         return f", each call {'slower' if row.difference > 0 else 'faster'}" if is_as_often else f" ({calls})"
