@@ -234,6 +234,14 @@ def test_steps_too_long_for_the_limit_end_the_comparison_early(compare, tmp_path
     (tmp_path / "long.py").write_text(LONG)
     said = refused(compare("--run", training(10**9), "--", tmp_path / "long.py", "--seconds", "2"))
     assert re.search(r"a step of B takes [\d.]+ m?s, so --seconds 2 ends it after too few steps to compare; use", said)
+
+
+def test_suggested_seconds_include_slow_first_steps():
+    program = SimpleNamespace(command=SimpleNamespace(name="A"), blocks=[Block(1, 10**7, 10**7, 10**7, None)] * 2)
+    program.steps, program.seconds = 2, 7.99
+    limited = SimpleNamespace(plan=SimpleNamespace(seconds=8))
+    with pytest.raises(PerfhooksError, match="--seconds 8 ends it after too few steps to compare; use --seconds 9"):
+        alternation.Alternation._check_limit(limited, program)
     assert programs_below() == []
 
 

@@ -180,7 +180,7 @@ class Alternation:
             return
         step_s = min(block.wall_ns / block.steps for block in blocks) * 1e-9
         if program.steps + (seconds - program.seconds) / step_s < FEWEST_FIRST + LEAST_BLOCKS:
-            enough_s = math.ceil((FEWEST_FIRST + 2 * LEAST_BLOCKS) * step_s)
+            enough_s = math.ceil(program.seconds + (FEWEST_FIRST + 2 * LEAST_BLOCKS - program.steps) * step_s)
             raise PerfhooksError(
                 f"a step of {program.command.name} takes {words.ms(step_s * 1e3)}, so --seconds {seconds:g} ends it "
                 f"after too few steps to compare; use --seconds {enough_s} or more"
