@@ -231,6 +231,7 @@ def test_smallest_sufficient_number_of_workers_is_named():
     rows = tried(0, 20, own=True), tried(1, 20, processors=1), tried(2, 40, processors=2), tried(4, 41, verdict="same")
     text = str(LoaderTrial(name="DataLoader", tried=rows, cores=2))
     assert text.splitlines()[1].split()[:4] == ["0", "yes", "20", "50"], "what there is not is blank"
+    assert text.splitlines()[0].split().index("verdict") == 6, "a narrow terminal has room for the first columns only"
     assert "num_workers=2, prefetch_factor=2 supplies 40 batches per second, 2 times the rate of the" in text
     assert "enough for steps of 25 ms or more. More workers cannot help: 2.0 of 2 CPUs are in use." in text
     assert "The first batch of a pass takes 1.5 s, and 200 ms with existing workers" in text
@@ -352,10 +353,10 @@ def test_a_training_without_a_loader_ends_with_the_time(tmp_path):
         "loader.time = types.SimpleNamespace(monotonic=late, sleep=time.sleep)\n"
         "app.main()"
     )
-    line = [sys.executable, "-c", code, "try", "--loader", "--seconds", "900", "--", "waits.py"]
+    line = [sys.executable, "-c", code, "try", "--loader", "--seconds", "900", "--", "waits.py", "--lr", "1"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
-    assert "waits.py did not iterate within 900 s (--seconds) a torch.utils.data.DataLoader" in done.stderr
+    assert "waits.py --lr 1 did not iterate within 900 s (--seconds) a torch.utils.data.DataLoader" in done.stderr
     child = int((tmp_path / "child").read_text())
     with contextlib.suppress(psutil.NoSuchProcess):
         assert all_end([psutil.Process(child)])

@@ -225,8 +225,8 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 BRIEF: Final = (
-    *("workers", "prefetch", "pinned", "own", "batches_per_s", "batch_ms", "planned", "processors", "waited_percent"),
-    *("memory_mib", "verdict"),
+    *("workers", "prefetch", "pinned", "own", "batches_per_s", "batch_ms", "verdict", "planned", "waited_percent"),
+    *("memory_mib", "processors"),
 )
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shlex
 import signal
 import sys
 import tempfile
@@ -43,11 +44,12 @@ def tried(command: Sequence[str], seconds: float, ends: float) -> LoaderTrial:
         request = command_line.Request(trial=str(file), trial_ends=ends, here=os.fspath(Path.cwd()))
         code = _supervised(words, command_line.environment(request, os.environ), file, ends)
         if not file.exists():
-            name = words[-1] if len(words) == 1 else words[1]
             how = f"ended with exit code {code}, before it iterated"
             if code is None:
                 how = f"did not iterate within {seconds:g} s (--seconds)"
-            raise CommandError(f"{name} {how} a torch.utils.data.DataLoader outside of torch.no_grad()", code or 1)
+            raise CommandError(
+                f"{shlex.join(command)} {how} a torch.utils.data.DataLoader outside of torch.no_grad()", code or 1
+            )
         trial = read_json(file, LoaderTrial, "the result of a loader trial")
         if code != 0:
             trial = msgspec.structs.replace(trial, is_interrupted=True)
