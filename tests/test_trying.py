@@ -1,5 +1,6 @@
 """Recorded operators run again: nearly all can be, give what they gave, and are timed so that one can believe it."""
 
+import io
 import math
 import os
 import signal
@@ -11,11 +12,13 @@ import numpy as np
 import pytest
 import torch
 import trying_models
+from rich.console import Console
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfhooks import Profiler, testing
 from perfhooks.core.errors import OptionError
 from perfhooks.report.page.data import TRIED_FORMAT, TriedAdvice, TriedFile, read_tried
+from perfhooks.report.page.terminal_tables import draw
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.run.layout import TRIED
 from perfhooks.run.publishing import publish_json
@@ -480,6 +483,8 @@ def test_faster_and_wrong_is_shown_as_wrong(monkeypatch):
     assert each.difference == pytest.approx(0.1, rel=0.3)
     assert each.is_wrong
     assert written.table(done)["verdict"].to_list() == ["faster, WRONG"]
+    draw({"tried": written.terminal_table(done)}, console=Console(width=70, file=(shown := io.StringIO())))
+    assert "faster, WRONG" in shown.getvalue(), "a narrow terminal has room for the verdict"
     assert totals(done) == {}
 
 

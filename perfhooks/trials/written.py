@@ -50,16 +50,17 @@ def terminal_table(trial: Trial) -> pl.DataFrame:
     operator_columns = (
         pl.col("operator").str.strip_prefix(operators.NAMESPACE),
         pl.col("inputs").str.slice(0, 40),
-        _three_digits("calls"),
         _three_digits("recorded_ms"),
     )
+    # a narrow terminal has no room for the last columns
     return table(trial).select(
         *(pl.when(~is_repeated).then(column) for column in operator_columns),
         "variant",
-        _three_digits("times"),
         "verdict",
-        pl.col("difference").map_elements(lambda value: f"{value:.1g}", return_dtype=pl.String),
+        _three_digits("times"),
         _three_digits("saved_ms"),
+        pl.col("difference").map_elements(lambda value: f"{value:.1g}", return_dtype=pl.String),
+        pl.when(~is_repeated).then(_three_digits("calls")),
     )
 
 
