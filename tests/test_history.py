@@ -117,6 +117,13 @@ def test_json_contains_the_same_history(folder):
     assert len(told["left"]) == 1
 
 
+def test_jobs_of_different_sizes_have_separate_histories(tmp_path):
+    for ranks in (1, 2):
+        make_run(tmp_path / f"r{ranks}", None, [5.0 / ranks] * 60, command=["train.py"], world_size=ranks)
+    headings = [line for line in run(tmp_path).output.splitlines() if line.startswith("train.py")]
+    assert headings == ["train.py, 1 run", "train.py, 2 ranks, 1 run"]
+
+
 def test_run_of_a_busy_machine_is_marked(tmp_path):
     busy = make_run(tmp_path / "busy", None, [5.0] * 60)
     loop = Loop(stage="train", step=300)

@@ -50,6 +50,7 @@ class Series:
     command: str
     machine: str
     stage: str
+    ranks: int
     points: list[Point]
 
     @property
@@ -68,7 +69,7 @@ def read(folder: Path) -> tuple[list[Series], list[str]]:
     """Return the histories of all runs in a folder, and messages about skipped runs."""
     if not folder.is_dir():
         raise PerfhooksError(f"There is no folder {folder}. Pass the folder that contains the runs, for example perf.")
-    histories: dict[tuple[str, str, str], list[tuple[float, Point]]] = {}
+    histories: dict[tuple[str, str, str, int], list[tuple[float, Point]]] = {}
     skipped: list[str] = []
     for path in runs_in(folder):
         try:
@@ -92,7 +93,7 @@ def _sort_key(item: tuple[float, Point]) -> tuple[float, str]:
     return item[0], item[1].run
 
 
-def _read_points(path: Path, skipped: list[str]) -> Iterable[tuple[tuple[str, str, str], float, Point]]:
+def _read_points(path: Path, skipped: list[str]) -> Iterable[tuple[tuple[str, str, str, int], float, Point]]:
     run = FinishedRun(path)
     manifest, status = run.manifest, Status.read(run.folder, run.rank)
     command = facts.normalize_command(facts.command(manifest.command))
@@ -111,7 +112,7 @@ def _read_points(path: Path, skipped: list[str]) -> Iterable[tuple[tuple[str, st
             steps=len(wall),
             waited=None if status is None else status.waited,
         )
-        yield (command, manifest.machine, stage), start_time(manifest, path), point
+        yield (command, manifest.machine, stage, manifest.world_size or 1), start_time(manifest, path), point
 
 
 def start_time(manifest: Manifest, path: Path) -> float:
@@ -132,7 +133,8 @@ def text(histories: Iterable[Series], skipped: Iterable[str]) -> str:
 def heading(series: Series) -> str:
     where = f" on {series.machine}" if series.machine else ""
     stage = "" if series.stage == "train" else f", {series.stage}"
-    return f"{series.command or 'unknown command'}{stage}, {words.count(len(series.points), 'run')}{where}"
+    ranks = f", {series.ranks} ranks" if series.ranks > 1 else ""
+    return f"{series.command or 'unknown command'}{stage}{ranks}, {words.count(len(series.points), 'run')}{where}"
 
 
 def _format_lines(series: Series) -> Iterable[str]:
@@ -178,5 +180,5 @@ def _to_plain(series: Series) -> dict[str, Any]:
         {**asdict(point), "when": when(point), "step": words.ms(point.step_ms), "doubt": doubt(point)}
         for point in series.points
     ]
-    keys = {"command": series.command, "machine": series.machine, "stage": series.stage}
+    keys = {"command": series.command, "machine": series.machine, "stage": series.stage, "ranks": series.ranks}
     return {"heading": heading(series), **keys, "points": points, "changes": changes}
