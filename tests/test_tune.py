@@ -497,6 +497,16 @@ def test_table_shows_small_differences_of_losses():
     assert line["losses"] == "equal"
 
 
+@pytest.mark.parametrize(("outcome", "result"), [("faster", "rejected"), ("undecided", "undecided")])
+def test_rejected_change_shows_the_reason(capsys, outcome, result):
+    row = judged([Effects(losses=[1.0])], [Effects(losses=[1.25])], outcome=outcome)
+    results._tell(SimpleNamespace(rows={"fused": row}, final=None, patch=None))
+    output = capsys.readouterr().out
+    assert f"fused   {result} " in output
+    assert ("fused is faster, but losses differ by 0.25; --allow-numerics keeps it." in output) == (outcome == "faster")
+    assert ("No change is certainly faster" in output) == (outcome != "faster")
+
+
 @pytest.mark.process
 def test_hanging_trial_ends_with_the_time_limit_and_changes_only_its_copy(tune, tmp_path):
     wait = "time.sleep(1e6 if get_worker_info() else 0), open(str(__import__('os').getpid()) + '.run', 'w').close()"

@@ -78,6 +78,8 @@ def _tell_rows(session: Session) -> None:
             nothing = "No finding of this run has a change that can be tried; --all tries every change."
         elif any(row.status == "faster" for row in rows):
             nothing = "All faster changes together are not certainly faster, so nothing is kept. Increase --minutes."
+        elif faster := [row for row in rows if row.outcome == "faster"]:
+            nothing = "\n".join(f"{row.name} is faster, but {row.reason}." for row in faster)
         typer.echo(nothing)
         return
     result = f"{describe(session.final)}, saves {ms(session.final.gain_ms or 0.0)} a step"

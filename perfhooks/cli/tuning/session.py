@@ -339,7 +339,7 @@ def lines_of(rows: Sequence[TunedChange]) -> Iterator[dict[str, str | None]]:
         difference = row.loss_difference
         yield {
             "change": row.name,
-            "result": row.status,
+            "result": row.outcome if row.reason and row.reason == row.outcome else row.status,
             "step": _step(row),
             "gain": None if row.gain_ms is None else ms(row.gain_ms),
             "memory": None if row.memory_bytes is None else f"{row.memory_bytes / 2**20:+.0f} MiB",
