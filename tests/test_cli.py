@@ -101,6 +101,7 @@ def test_doctor_records_a_window_and_lists_working_features(tmp_path, run):
     assert done.returncode == 0, done.stdout
     rows = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines() if line[:1].islower()}
     assert rows["recorder"] == rows["torch"] == rows["files"] == "ok"
+    assert "INFO perfhooks" not in done.stdout + done.stderr, "the recorded step is only a check"
     assert not list(tmp_path.iterdir())
 
 
