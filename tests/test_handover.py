@@ -270,6 +270,15 @@ def test_full_queue_skips_a_window_with_a_log_line(caplog, monkeypatch):
     assert not list(Path("runs/r").glob("train-*"))
 
 
+def test_skipped_windows_are_logged_less_and_less_often(caplog, monkeypatch):
+    monkeypatch.setattr("perfhooks.record.loop.handover.QUEUE", 0)
+    trained("wait=1 warmup=0 active=1", 26, out="runs", run="r")
+    lines = [message for message in caplog.messages if "is skipped" in message]
+    assert [line.rpartition("at step ")[2] for line in lines] == [
+        "1 is skipped", "5 is skipped (3 so far)", "19 is skipped (10 so far)",
+    ]  # fmt: skip
+
+
 def test_listeners_get_all_windows_on_the_training_thread():
     heard = []
     prof = Profiler(schedule="wait=1 warmup=0 active=1 repeat=3", out="runs", run="r", on_trace_ready="steps")

@@ -619,6 +619,13 @@ def test_log_line_has_the_cause_and_its_time(by_hand, caplog):
     assert said == ["3 slow steps so far, 1.03 s on average: data", "10 slow steps so far, 1.01 s on average: data"]
 
 
+def test_slow_step_of_another_loop_names_the_loop(by_hand):
+    by_hand.steps(*QUIET)
+    by_hand.steps(1000.0, data_ms=600.0)
+    (row,) = by_hand.slow()
+    assert str(row._replace(stage="validate")) == f"validate {row}"
+
+
 def test_log_omits_unknown_causes_and_cpu_contention(caplog):
     caplog.set_level("INFO", "perfhooks")
     log, row = (

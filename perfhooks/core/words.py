@@ -64,6 +64,11 @@ def count(amount: float, noun: str, many: str | None = None) -> str:
     return f"{text} {noun if text == '1' else many or noun + 's'}"
 
 
+def is_milestone(amount: float) -> bool:
+    """Whether a repeated message is logged again: at 1, 3, 10, 30, 100 and so on."""
+    return str(int(amount)).rstrip("0") in ("1", "3")
+
+
 def first_names(names: Sequence[str]) -> str:
     """Return three names and the number of the remaining ones: ``a, b, c and 2 more``."""
     more = len(names) - 3

@@ -306,7 +306,8 @@ class Handover:
         level = logging.INFO if self.is_loud and not is_in_summary else logging.DEBUG
         logger.log(
             level,
-            "%s -> %s",
+            "%s%s -> %s",
+            "" if capture.stage == "train" else f"{capture.stage}: ",
             (not self.is_summed_up and capture.line) or f"{words.steps(capture.first, capture.end)} recorded",
             shown(page if page.exists() else place.folder),
         )

@@ -80,7 +80,9 @@ class Windows:
         why = self._reason_to_skip(step)
         if why is not None:
             self.skipped += 1
-            logger.warning("%s", why)
+            if words.is_milestone(self.skipped) or request is not None:
+                total = f" ({self.skipped} so far)" if self.skipped > 1 else ""
+                logger.warning("%s%s", why, total)
             if request is not None:
                 self._requests.refuse(request, why)
             return

@@ -47,8 +47,9 @@ class SlowStep(NamedTuple):
     def __str__(self) -> str:
         explained = "" if self.explained_ms is None else f", which explains {ms(self.explained_ms)}"
         line = f", in {self.line}" if self.line else ""
+        stage = "" if self.stage == "train" else f"{self.stage} "
         duration = f"step {self.step} took {ms(self.wall_ms)}, {self.times_median:g} times the median"
-        return f"{duration}: {self.cause}{explained}{line}"
+        return f"{stage}{duration}: {self.cause}{explained}{line}"
 
 
 def append(path: Path, rows: list[SlowStep]) -> None:
@@ -103,7 +104,7 @@ class Log:
         kind[:] = count, wall_ms = kind[0] + 1, kind[1] + row.wall_ms
         if count == 1:
             logger.info("%s", row)
-        elif str(count).strip("0") in ("1", "3"):
+        elif words.is_milestone(count):
             where = f", {row.line}" if row.line else ""
             logger.info(
                 "%s so far, %s on average: %s%s", words.count(count, "slow step"), ms(wall_ms / count), row.cause, where
