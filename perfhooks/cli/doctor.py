@@ -71,7 +71,7 @@ def command(
 
         typer.echo(f"{forget_all() / 1e6:.1f} MB of copies of remote runs were deleted")
         return
-    logging.getLogger("perfhooks").setLevel(logging.WARNING)  # the recorded step is only a check
+    logging.getLogger("perfhooks").setLevel(logging.WARNING)  # of the check
     healthy = True
     for diagnosis in examine(out):
         healthy = healthy and diagnosis.state != "problem"

@@ -65,7 +65,7 @@ def count(amount: float, noun: str, many: str | None = None) -> str:
 
 
 def is_milestone(amount: float) -> bool:
-    """Whether a repeated message is logged again: at 1, 3, 10, 30, 100 and so on."""
+    """Whether a repeated message is logged: at 1, 3, 10, 30 and so on."""
     return str(int(amount)).rstrip("0") in ("1", "3")
 
 

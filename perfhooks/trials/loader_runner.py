@@ -94,7 +94,7 @@ class LoaderRunner:
         return changed
 
     def _pids(self) -> list[int]:
-        """Return the process ids of running workers. After a worker was reaped, another process may have its id."""
+        """Return the ids of running workers. The id of a reaped worker may belong to another process."""
         return [worker.pid for worker in self.workers if worker.exitcode is None]
 
     def _signal(self, number: int) -> None:

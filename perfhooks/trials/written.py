@@ -52,7 +52,7 @@ def terminal_table(trial: Trial) -> pl.DataFrame:
         pl.col("inputs").str.slice(0, 40),
         _three_digits("recorded_ms"),
     )
-    # a narrow terminal has no room for the last columns
+    # narrow terminals omit the last columns
     return table(trial).select(
         *(pl.when(~is_repeated).then(column) for column in operator_columns),
         "variant",

@@ -174,7 +174,6 @@ class Alternation:
                 self.owner.status(self._said(words.count(len(programs[-1].blocks), "turn")))
 
     def _check_limit(self, program: Program) -> None:
-        """Raise if ``--seconds`` ends the program before the steps of a comparison, even at its fastest step time."""
         seconds, blocks = self.plan.seconds, program.blocks
         if seconds is None or len(blocks) < _TIMED_BLOCKS:
             return

@@ -88,7 +88,7 @@ def _text(text: str) -> str:
 
 
 class Log:
-    """Logs the first slow step of each cause and function, then the count at 3, 10, 30, 100 and so on.
+    """Logs the first slow step of each cause and function, then the count at milestones.
 
     Steps with an unknown cause or CPU contention are not logged.
     """
