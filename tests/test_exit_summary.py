@@ -240,6 +240,7 @@ def test_shell_script_that_sets_pythonpath_is_the_named_cause(tmp_path, text, is
     (tmp_path / "train.sh").write_text(text)
     for words, what in (
         (["sh", str(tmp_path / "train.sh")], tmp_path / "train.sh"),
+        ([str(tmp_path / "train.sh")], tmp_path / "train.sh"),
         (["sh", "-c", text], "the command"),
     ):
         reason = exit_summary.known_before(words)

@@ -19,6 +19,7 @@ from unittest import mock
 
 import pytest
 import warm
+from comparing_runs import make_run
 from finished_runs import windows_of
 from terminal import steps_of_mean
 from typer.testing import CliRunner
@@ -663,6 +664,13 @@ def test_several_runs_are_summarized_in_one_line_each(tmp_path):
     assert done.endswith(f"report: {tmp_path / 'done/report.html'}")
     assert newer == f"perfhooks: report is still being written: {tmp_path / 'newer/report.html'}"
     assert none == f"perfhooks: files: {tmp_path / 'no'}"
+
+
+def test_summary_without_content_has_no_empty_box(tmp_path, monkeypatch):
+    monkeypatch.setattr("perfhooks.record.launch.summary_text.is_terminal", lambda: True)
+    make_run(tmp_path, None, [])
+    page = tmp_path / "report.html"
+    assert text_of([str(tmp_path)], [str(tmp_path)]) == f"perfhooks: report is still being written: {page}\n"
 
 
 TRACEBACKS = """

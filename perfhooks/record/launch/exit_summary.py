@@ -89,7 +89,7 @@ def known_before(words: Sequence[str]) -> str | None:
             break
         if set(word[1:]) & set("IES") and "python" in Path(words[0]).name:
             return f"Python is started with {word}, so it does not read PYTHONPATH and cannot load perfhooks"
-    for word in words[1:]:
+    for word in words:
         if _SETS_PATH.search(word) or _SETS_PATH.search(_script_text(word)):
             subject = "the command" if _SETS_PATH.search(word) else word
             return f"{subject} sets PYTHONPATH, which removes perfhooks from it: PYTHONPATH=...:$PYTHONPATH keeps it"
@@ -99,12 +99,12 @@ def known_before(words: Sequence[str]) -> str | None:
 def _default_reason(words: Sequence[str]) -> str:
     return known_before(words) or (
         "no Python of this command imported torch with perfhooks loaded: torch was not imported, or the Python process "
-        "ignores PYTHONPATH (python -I, -E), has no perfhooks installed, or runs on another machine"
+        "ignores PYTHONPATH (python -I, -E) or gets another one, has no perfhooks installed, or runs on another machine"
     )
 
 
 def _script_text(word: str) -> str:
-    if word.endswith(".py"):
+    if word.endswith(".py") or "python" in Path(word).name:
         return ""
     try:
         return read_bytes(Path(word), 1 << 20).decode("utf-8", "replace")

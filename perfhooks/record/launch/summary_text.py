@@ -52,7 +52,7 @@ def text_of(runs: Sequence[str], incomplete: Collection[str] = ()) -> str:
     contents = [Box(*_facts(Path(run)), _where(Path(run), is_incomplete=run in incomplete)) for run in runs]
     if len(contents) > 1:
         return "".join(f"perfhooks: {one_line(content)}\n" for content in contents)
-    if not is_terminal():
+    if not is_terminal() or not _rows(contents[0]):
         return plain(contents[0])
     width = shutil.get_terminal_size().columns
     return box(contents[0], min(width, 80), getattr(sys.__stderr__, "encoding", "ascii"))
