@@ -26,7 +26,7 @@ from perfhooks.record.launch.command_line import SITE, VARIABLE, command
 from perfhooks.record.launch.summary_text import Box, box, plain, text_of
 from perfhooks.report.finishing.leftovers import finish_all
 from perfhooks.report.page.run_summary import RunSummary, SummaryFinding, SummaryPart
-from perfhooks.run.capture import Capture, Place
+from perfhooks.run.capture import Capture, Cost, Place
 from perfhooks.run.publishing import draft_of
 
 pytestmark = [
@@ -389,14 +389,28 @@ def test_summary_is_a_box_on_a_terminal_and_plain_in_a_pipe(golden):
     golden("exit_summary.txt", "\n".join([*boxes, plain(content)]))
 
 
-def test_run_with_a_late_report_has_its_step_time(tmp_path):
-    """The timeline is written by the training itself."""
+MADE = {
+    "headline": "steps 20-22: 30 ms, 60% backward, 40% forward",
+    "summary": {"wall_ms": 30.0, "backward_ms": 18.0, "forward_ms": 12.0},
+    "cost": Cost(idle_step_ms=20.0),
+}
+
+
+@pytest.mark.parametrize(
+    ("facts", "lines"),
+    [
+        ({"state": "spooled"}, ["perfhooks: step 12.5 ms"]),
+        (MADE, ["perfhooks: step 12.5 ms (profiled steps 20-22: 30 ms)", "  backward 60%, forward 40%"]),
+    ],
+)
+def test_run_with_a_late_report_has_its_step_time(facts, lines, tmp_path):
+    """The training itself writes the timeline. The worker knew only the steps before it made the files."""
     (tmp_path / "run.json").write_text('{"format": 1}')
     rows = [f"train,{step},wait,12.5,0" for step in range(40)]
     (tmp_path / "rank0.timeline.csv").write_text("\n".join(["stage,step,phase,wall_ms,data_ms", *rows, ""]))
-    Place(tmp_path / "train-000020-000022", 0).save(Capture(first=20, last=22, reached=23, state="spooled"))
-    first, path = text_of([str(tmp_path)], {str(tmp_path)}).splitlines()
-    assert first == "perfhooks: step 12.5 ms"
+    Place(tmp_path / "train-000020-000022", 0).save(Capture(first=20, last=22, reached=23, **facts))
+    *text, path = text_of([str(tmp_path)], {str(tmp_path)}).splitlines()
+    assert text == lines
     assert path == f"  report is still being written: {tmp_path / 'report.html'}"
 
 

@@ -175,7 +175,7 @@ def is_current(run):
     return has_current_report(FinishedRun(run, brief=True))
 
 
-def test_exit_summary_of_an_old_report_has_only_the_step_time(tmp_path):
+def test_exit_summary_of_an_old_report_has_the_present_step_time(tmp_path):
     """A report from before the last steps has other gains than `perfhooks show`."""
     run = tmp_path / "run"
     windows_of(run, ("train-000020-000022", 0, 3.0))
@@ -188,7 +188,7 @@ def test_exit_summary_of_an_old_report_has_only_the_step_time(tmp_path):
     assert before.startswith("perfhooks: step 10 ms (profiled steps 20-22: ")
     timeline.write_text("\n".join(["stage,step,phase,wall_ms,data_ms", *rows, ""]))
     assert not is_current(run)
-    assert text_of([str(run)]).splitlines()[0] == "perfhooks: step 20 ms"
+    assert text_of([str(run)]).startswith("perfhooks: step 20 ms (profiled steps 20-22: ")
     page.write(run)
     assert text_of([str(run)]).startswith("perfhooks: step 20 ms (profiled steps 20-22: ")
 

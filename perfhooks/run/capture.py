@@ -138,10 +138,10 @@ class Capture:
                 step += f", {words.share(cost.idle_data_ms / cost.idle_step_ms)} waiting for data"
                 recorded, parts = line, []
             line = ", ".join([f"{step} (profiled {recorded})", *parts])
-        return f"{line}. Warning: {self._warning}" if line and self._warning else line
+        return f"{line}. Warning: {self.warning}" if line and self.warning else line
 
     @property
-    def _warning(self) -> str:
+    def warning(self) -> str:
         if CLOCKS_LOCKED in self.notes:
             return "sampling hardware counters locked the clocks of the device"
         if self.circumstances.is_busy:
@@ -169,6 +169,10 @@ class Capture:
     def is_without_steps(self) -> bool:
         """Whether no step ended in the window. If so, the only row of the step table is not a step."""
         return self.last is None and self.reached == self.first
+
+    @property
+    def has_step_times(self) -> bool:
+        return "wall_ms" in self.summary and not (self.explains or self.is_part or self.is_without_steps)
 
     def tables(self, trace: Trace) -> Tables:
         """Return the tables of the window."""

@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from perfhooks.core import words
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.core.guard import guard, is_terminal
-from perfhooks.report.page.run_summary import UNITS, RunSummary, SummaryFinding, has_current_report, read_summary
+from perfhooks.report.page.run_summary import (
+    UNITS,
+    RunSummary,
+    SummaryFinding,
+    has_current_report,
+    read_summary,
+    shares_of_step,
+)
 from perfhooks.run.finished import FinishedRun
 from perfhooks.run.layout import PAGE
 from perfhooks.run.steps import read_in_training
+from perfhooks.run.timeline import in_timeline
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -70,25 +78,33 @@ def _facts(folder: Path) -> tuple[RunSummary | None, str]:
     with guard(f"reading {folder}"):
         summary, run = read_summary(folder), FinishedRun(folder, brief=True)
         if summary is None or not has_current_report(run):
-            last = run.last()
-            line = "" if last is None else last.capture.line or f"{last.name} is recorded"
-            # an old report has other numbers than `perfhooks show`
-            of_timeline = _of_timeline(run) if not line or summary is not None else None
-            summary, line = of_timeline, "" if of_timeline is not None else line
+            # an old report or log line has other numbers than `perfhooks show`
+            summary, last = _of_timeline(run), run.last()
+            line = "" if summary or last is None else last.capture.line or f"{last.name} is recorded"
     return summary, line
 
 
 def _of_timeline(run: FinishedRun) -> RunSummary | None:
     raw = [path for path, rank in run.run.left_steps() if rank == run.rank]
-    loops = [steps.typical() for steps in read_in_training(run.run.timeline(run.rank), raw).values()]
-    longest = max(loops, key=lambda steps: len(steps.numbers), default=None)
+    loops = read_in_training(run.run.timeline(run.rank), raw)
+    typical = {loop: steps.typical() for loop, steps in loops.items()}
+    loop = max(typical, key=lambda name: len(typical[name].numbers), default="")
     steps_by = run.manifest.steps_by
-    unit = UNITS.get("" if steps_by is None else steps_by.what, "step")
-    part = next((window.capture for window in run.recorded if window.capture.is_part), None)
-    if longest is None and part is None:
-        return None
-    profiled = "" if part is None else f"a part of {words.steps(part.first, part.first)}"
-    return RunSummary(unit=unit, step_ms=None if longest is None else longest.median_ms, profiled_steps=profiled)
+    summary = RunSummary(unit=UNITS.get("" if steps_by is None else steps_by.what, "step"))
+    captures = [window.capture for window in run.recorded]
+    if loop and (median_ms := typical[loop].median_ms) is not None:
+        summary.step_ms = median_ms
+        for capture in captures:
+            if in_timeline(capture.stage) == loop and capture.has_step_times:
+                summary.profiled_steps = words.steps(capture.first, capture.end)
+                summary.profiled_ms = capture.summary["wall_ms"]
+                summary.parts = shares_of_step(summary, capture.summary, typical[loop])
+                summary.warning = capture.warning
+        return summary
+    part = next((capture for capture in captures if capture.is_part), None)
+    if part is not None:
+        summary.profiled_steps = f"a part of {words.steps(part.first, part.first)}"
+    return None if part is None else summary
 
 
 def box(content: Box, width: int, encoding: str) -> str:

@@ -121,7 +121,7 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
         many = f"unprofiled {summary.unit}{'es' if summary.unit.endswith(('ch', 'ss')) else 's'}"
         summary.steps = words.count(len(typical.all_ms), f"unprofiled {summary.unit}", many)
     _add_profiled(summary, window, details)
-    summary.parts = _parts(summary, details.get("steps", {}).get("usual", {}), typical, MOST)
+    summary.parts = shares_of_step(summary, details.get("steps", {}).get("usual", {}), typical)
     rows = findings.ordered([*data.get("findings", ()), *findings.first_rank_findings(window)])
     summary.findings = [
         SummaryFinding(
@@ -172,14 +172,14 @@ def _add_profiled(summary: RunSummary, window: Mapping[str, Any], details: Mappi
         summary.steps = summary.profiled_steps if is_without_steps else f"profiled {summary.profiled_steps}"
 
 
-def _parts(summary: RunSummary, usual: Mapping[str, Any], typical: Counted | None, bound: float) -> list[SummaryPart]:
+def shares_of_step(summary: RunSummary, usual: Mapping[str, Any], typical: Counted | None) -> list[SummaryPart]:
     """Return the shares of an unprofiled step if the wait for data was measured, else of a profiled step.
 
     Parts except the wait for data are estimated in proportion to profiled times.
     """
     wall = usual.get("wall_ms")
     busy = usual.get("busy_share") or 0.0
-    if busy >= bound:
+    if busy >= MOST:
         return [SummaryPart(name="device busy", share=busy)]
     part_ms = {part: max(usual.get(f"{part}_ms") or 0.0, 0.0) for part in labels.PHRASES}
     if not wall or not any(part_ms.values()):

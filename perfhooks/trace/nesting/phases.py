@@ -42,9 +42,14 @@ def backward(trace: Trace, thread: int, extent: tuple[int, int], breaks: Ints) -
     running = intervals.clip(_node_intervals(trace), *extent)
     if not len(running):
         return running
-    return _close_gaps(
-        running, intervals.distinct(breaks, trace.start[_on_thread(trace, thread, _operators_outside_nodes(trace))])
-    )
+    return _close_gaps(running, _ends_of_nodes(trace, thread, breaks))
+
+
+def backward_in_calls(trace: Trace, thread: int, breaks: Ints) -> Intervals:
+    """Return the intervals of `backward` whose autograd nodes run on this thread, for example inside a module call."""
+    nodes = intervals.distinct(host.tree(trace).row[autograd.find(trace).entry])
+    running = intervals.of_slices(trace, _on_thread(trace, thread, nodes))
+    return _close_gaps(running, _ends_of_nodes(trace, thread, breaks))
 
 
 @cached_per_trace
@@ -58,6 +63,10 @@ def _node_creators(trace: Trace) -> Ints:
 def _node_intervals(trace: Trace) -> Intervals:
     rows = host.tree(trace).row[autograd.find(trace).entry]
     return intervals.of_slices(trace, rows)
+
+
+def _ends_of_nodes(trace: Trace, thread: int, breaks: Ints) -> Ints:
+    return intervals.distinct(breaks, trace.start[_on_thread(trace, thread, _operators_outside_nodes(trace))])
 
 
 @cached_per_trace
