@@ -303,6 +303,32 @@ def test_optimizer_differs_from_its_closure(tmp_path, with_modules):
     assert sum(recorded.ms(part) for part in ("forward", "backward", "optimizer")) <= recorded.ms("wall") + 1e-6
 
 
+class Learner(nn.Linear):
+    """Trains itself in its forward pass, like the outer module of a meta-learning."""
+
+    def forward(self, batch):
+        weights = [self.weight, self.bias]
+        (gradient, _) = torch.autograd.grad(nn.functional.linear(batch, *weights).square().mean(), weights)
+        loss = Dozing.apply(nn.functional.linear(batch, self.weight - gradient, self.bias)).square().mean()
+        loss.backward()
+        return loss
+
+
+def test_module_that_trains_itself_has_a_backward_pass(tmp_path):
+    learner = Learner(64, 64)
+    recorded = record(tmp_path, lambda *_: learner(torch.randn(4, 64)))
+    assert (recorded.count("forward"), recorded.count("backward")) == (2, 2)
+    assert recorded.ms("forward") >= 2 * DOZE_MS
+    assert recorded.ms("backward") >= 2 * DOZE_MS
+    trace = recorded.trace
+    rows = trace.named(Kind.OP, prefix="autograd::engine::evaluate_function: ")
+    called = trace.named(Kind.ANNOTATION, prefix=labels.AUTOMATIC["backward"])
+    inner = [row for row in rows if not any(trace.start[call] <= trace.start[row] < trace.end[call] for call in called)]
+    assert len(inner) >= 2
+    in_calls, in_grad = ((trace.end - trace.start)[each].sum() / 1e6 for each in (called, inner))
+    assert recorded.ms("backward") >= in_calls + in_grad - 1e-6
+
+
 def test_functional_training_has_a_forward_and_a_backward_pass(tmp_path):
     """Without a module and with ``torch.autograd.grad``, from what autograd leaves in the trace."""
     weight = torch.randn(256, 256, requires_grad=True)

@@ -34,6 +34,14 @@ def test_thread_communicates_in_collectives_that_it_starts(tmp_path, name, spent
     assert parts(tmp_path, [op(name, 100, 300)]).get("communication", 0) == spent
 
 
+def test_module_call_that_differentiates_contains_a_backward_pass(tmp_path):
+    """As in meta-learning, and in models that compute forces."""
+    call = testing.annotation(labels.AUTOMATIC[labels.FORWARD], 0, 900)
+    node = "autograd::engine::evaluate_function: MulBackward0"
+    inside = [op("aten::mul", 100, 200), op(node, 300, 400), op(node, 420, 500), op("aten::mul", 600, 650)]
+    assert parts(tmp_path, [call, *inside]) == {"forward": 700, "backward": 200, "other": 100}
+
+
 @pytest.mark.parametrize(
     ("name", "part"),
     [

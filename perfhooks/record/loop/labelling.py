@@ -241,7 +241,8 @@ def _labelling(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def labelled(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or _state.is_label_open or get_ident() != _state.thread:
+        is_inside = _state.is_label_open
+        if is_compiling() or (is_inside and part != labels.BACKWARD) or get_ident() != _state.thread:
             return function(*args, **kwargs)
         label = None
         try:
@@ -251,7 +252,7 @@ def _labelling(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
             hide_frames(error)
             raise
         finally:
-            end(label)
+            end(label, is_inside)
 
     return _uncompiled(labelled, recursive=False)
 
@@ -365,9 +366,9 @@ def _begin(part: str) -> _Label:
     return label
 
 
-def _end(label: _Label) -> None:
-    _state.is_label_open = False
-    if _state.is_restored and _state.patches:
+def _end(label: _Label, is_inside: bool = False) -> None:
+    _state.is_label_open = is_inside
+    if _state.is_restored and _state.patches and not is_inside:
         _state.is_restored = False
         if vars(Module).get("__call__") is _call_module:
             _state.patches[0].apply()

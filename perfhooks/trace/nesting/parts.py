@@ -54,7 +54,8 @@ def of_thread(trace: Trace, thread: int) -> dict[str, Intervals]:
     2. fetches of PyTorch's DataLoader;
     3. automatic labels of perfhooks, torch's ranges around optimizers, and parts inferred outside of these labels:
 
-       * ``backward``: autograd nodes on any thread; with recorded stacks, the whole call of ``backward()``;
+       * ``backward``: autograd nodes on any thread, or inside module calls on this thread; with recorded stacks, the
+         whole call of ``backward()``;
        * ``forward``: operators that create autograd nodes, regions of torch.compile, module calls, DDP and FSDP;
        * ``checkpoint``: ``torch.save`` in recorded stacks;
 
@@ -89,10 +90,10 @@ def of_thread(trace: Trace, thread: int) -> dict[str, Intervals]:
         labels.CHECKPOINT: frames.of(labels.CHECKPOINT),
     }
     automatic_intervals = automatic.moments
-    guessed = from_moments(
-        {part: intervals.subtract(moments, automatic_intervals) for part, moments in inferred.items()}
-    )
-    layers = (written, fetches, automatic.joined(optimizers, guessed), copies, collectives)
+    guessed = {part: intervals.subtract(moments, automatic_intervals) for part, moments in inferred.items()}
+    in_calls = intervals.intersect(phases.backward_in_calls(trace, thread, breaks), automatic.of(labels.FORWARD))
+    guessed[labels.BACKWARD] = intervals.joined(guessed[labels.BACKWARD], in_calls)
+    layers = (written, fetches, automatic.joined(optimizers, from_moments(guessed)), copies, collectives)
     return layered(layers, labels.PARTS)
 
 
