@@ -87,6 +87,14 @@ def test_periodic_steps_with_a_cause_of_another_rule_are_no_finding(cause):
     assert findings.of_run([], steps_of(*walls), slow=slow) == []
 
 
+def test_periodic_steps_count_although_they_waited_for_a_cpu():
+    """Half of the long steps waited for a CPU, too, as did some others."""
+    waits = np.flatnonzero(np.random.default_rng(0).random(960) < np.where(np.arange(960) % 16, 0.03, 0.5)).tolist()
+    walls = [200.0 if step % 16 == 0 or step in waits else 20.0 for step in range(960)]
+    (found,) = findings.of_run([], steps_of(*walls), slow=[slow_step(step, "CPU contention") for step in waits])
+    assert found.title == f"One of 16 steps takes 180 ms longer, {60 * 180 / sum(walls):.0%} of the run."
+
+
 def test_long_steps_by_chance_have_no_period():
     walls = np.where(np.random.default_rng(0).random(960) < 0.1, 47.0, 2.0)
     assert findings.of_run([], steps_of(*walls)) == []

@@ -11,7 +11,16 @@ from perfhooks.analysis.findings.finding import HEAVY, MAJOR, Finding
 from perfhooks.analysis.findings.texts import FindingText
 from perfhooks.core import labels
 from perfhooks.core.statistics import is_near
-from perfhooks.run.live.slow_causes import BLOCKING, CHECKPOINT, DEVICE, EVALUATION, GARBAGE, OWN, UNKNOWN
+from perfhooks.run.live.slow_causes import (
+    BLOCKING,
+    CHECKPOINT,
+    CONTENTION,
+    DEVICE,
+    EVALUATION,
+    GARBAGE,
+    OWN,
+    UNKNOWN,
+)
 from perfhooks.run.live.slow_steps import LINE_NUMBER
 from perfhooks.run.rare_work import RareWork
 from perfhooks.trace.names import stages
@@ -95,27 +104,33 @@ def of_run(rows: Sequence[RareWork], steps: Steps, framework: str = "", slow: It
 def _slow_rows(slow: Iterable[SlowStep], steps: Steps, rare_steps: set[int]) -> Iterator[RareWork]:
     rows = {row.step: row for row in slow if row.step not in rare_steps}
     fixable = {step: row for step, row in rows.items() if row.cause in _FIXABLE}
-    of_other_rules = {step for step, row in rows.items() if row.cause not in (*_FIXABLE, UNKNOWN)}
+    contended = {step for step, row in rows.items() if row.cause == CONTENTION}
+    of_other_rules = {step for step, row in rows.items() if row.cause not in (*_FIXABLE, CONTENTION, UNKNOWN)}
     excess_ms = {step: row.wall_ms - row.wall_ms / max(row.times_median, 1.0) for step, row in fixable.items()}
-    excess_ms |= _periodic_excess(steps, rare_steps | of_other_rules)
+    excess_ms |= _periodic_excess(steps, rare_steps | of_other_rules, contended)
     for step, ms in excess_ms.items():
         yield RareWork(stages.TRAIN, step, _SLOW, ms, fixable[step].line if step in fixable else "")
 
 
-def _periodic_excess(steps: Steps, excluded: set[int]) -> dict[int, float]:
+def _periodic_excess(steps: Steps, excluded: set[int], contended: set[int]) -> dict[int, float]:
     """Return the time of outliers above the median step, in ms, if the outliers have equal distances."""
     typical = steps.typical()
     work_ms = typical.all_ms - np.nan_to_num(typical.all_data_ms)
     is_far = ~is_near(work_ms) & ~np.isin(typical.numbers, list(excluded))
-    if not is_far.any() or len(steps.numbers) <= np.ptp(steps.numbers):
-        return {}
     numbers, excess_ms = typical.numbers[is_far], work_ms[is_far] - np.median(work_ms)
+    is_clear = ~np.isin(numbers, list(contended))
+    if not is_clear.any() or len(steps.numbers) <= np.ptp(steps.numbers):
+        return {}
     # half of the time is in outliers of this length or more; much shorter ones are chance
-    descending = np.sort(excess_ms)[::-1]
+    descending = np.sort(excess_ms[is_clear])[::-1]
     usual_ms = descending[np.searchsorted(np.cumsum(descending), descending.sum() / 2)]
     is_long = excess_ms >= usual_ms / 2
-    numbers, excess_ms = numbers[is_long], excess_ms[is_long]
-    return {} if _period(numbers) is None else dict(zip(numbers.tolist(), excess_ms.tolist(), strict=True))
+    clear = numbers[is_long & is_clear]
+    period = _period(clear)
+    if period is None:
+        return {}
+    is_counted = is_long & np.isin(numbers % period, clear % period)
+    return dict(zip(numbers[is_counted].tolist(), excess_ms[is_counted].tolist(), strict=True))
 
 
 def _period(numbers: Iterable[int]) -> int | None:
@@ -167,9 +182,9 @@ def checkpoint_in_steps(work: Rare) -> Iterator[Finding]:
 def slow_steps(work: Rare) -> Iterator[Finding]:
     """Report slow steps whose time above the median takes at least 10% of the run (`MAJOR`).
 
-    The causes come from ``rank0.slow.csv``. Waits for data, for other ranks and for a CPU do not count, nor do
-    compilations. Unknown causes count if the outliers of the timeline have equal distances. Steps with a validation or
-    checkpoint of ``rank0.rare.csv`` do not count.
+    The causes come from ``rank0.slow.csv``. Waits for data and for other ranks do not count, nor do compilations.
+    Unknown causes count if the outliers of the timeline have equal distances, and waits for a CPU only at these
+    distances. Steps with a validation or checkpoint of ``rank0.rare.csv`` do not count.
     """
     if work.share >= MAJOR:
         yield from work.finding("slow-steps", is_bound=True, period=_period(row.step for row in work.rows))

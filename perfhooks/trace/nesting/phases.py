@@ -46,7 +46,7 @@ def backward(trace: Trace, thread: int, extent: tuple[int, int], breaks: Ints) -
 
 
 def backward_in_calls(trace: Trace, thread: int, breaks: Ints) -> Intervals:
-    """Return the intervals of `backward` whose autograd nodes run on this thread, for example inside a module call."""
+    """Return `backward` of the autograd nodes on this thread."""
     nodes = intervals.distinct(host.tree(trace).row[autograd.find(trace).entry])
     running = intervals.of_slices(trace, _on_thread(trace, thread, nodes))
     return _close_gaps(running, _ends_of_nodes(trace, thread, breaks))
