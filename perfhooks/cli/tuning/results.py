@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -87,11 +88,7 @@ def _tell_rows(session: Session) -> None:
     if session.patch.new_options:
         typer.echo(f"Change the command: {' '.join(session.patch.words)}")
     if session.patch.diff and session.run is not None:
-        typer.echo(f"\n{session.patch.diff}\nApply it: git apply {_relative(session.run / layout.TUNED_PATCH)}")
-
-
-def _relative(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        typer.echo(f"\n{session.patch.diff}\nApply it: git apply {os.path.relpath(session.run / layout.TUNED_PATCH)}")
 
 
 def _check_clean() -> None:

@@ -19,48 +19,34 @@ _READERS: Final = tuple(f"torch.Tensor.{name}" for name in ("item", "tolist", "_
 _WAITING, _WRITTEN_OUT, _HOST_BOUND = "waiting-for-data", "written-out-attention", "host-bound"
 
 
-def _call(
-    *names: str, calls: tuple[str, ...], group: str = "", needs: str = "", is_numeric: bool = False, **arguments: Any
-) -> TrainingChange:
-    return TrainingChange(
-        name=names[0],
-        rules=names[1:],
-        calls=calls,
-        group=group,
-        needs=needs,
-        needs_device="pin_memory" in arguments,
-        is_numeric=is_numeric,
-        arguments=arguments,
-    )
+def _change(name: str, *rules: str, **fields: Any) -> TrainingChange:
+    return TrainingChange(name=name, rules=rules, **fields)
 
 
-def _statement(name: str, *rules: str, setting: str = "", model: str = "", on_device: bool = False) -> TrainingChange:
-    return TrainingChange(name=name, rules=rules, setting=setting, model=model, is_numeric=True, needs_device=on_device)
-
-
-_loader = functools.partial(_call, calls=("torch.utils.data.DataLoader.__init__",))
-_optimizer = functools.partial(_call, calls=("torch.optim.*.__init__",), group="optimizer")
+_loader = functools.partial(_change, calls=("torch.utils.data.DataLoader.__init__",))
+_optimizer = functools.partial(_change, calls=("torch.optim.*.__init__",), group="optimizer")
+_numeric = functools.partial(_change, is_numeric=True)
 CHANGES: Final = (
-    _loader("workers", _WAITING, num_workers=1, persistent_workers=True),
-    _loader("prefetch", _WAITING, needs="num_workers", prefetch_factor=4),
-    _loader("persistent_workers", _WAITING, needs="num_workers", persistent_workers=True),
-    _loader("pin_memory", _WAITING, "blocking-copies", pin_memory=True),
-    _call("non_blocking", "blocking-copies", calls=_COPIES, non_blocking=True),
-    _optimizer("fused", "optimizer-loop", _HOST_BOUND, fused=True),
-    _optimizer("foreach", "optimizer-loop", _HOST_BOUND, foreach=True),
-    _call("set_to_none", "zeroed-gradients", calls=_ZERO_GRAD, set_to_none=True),
-    _call("fused_attention", _WRITTEN_OUT, calls=_ATTENTION, is_numeric=True, need_weights=False),
-    _call("item", "synchronisation", calls=_READERS),
-    _statement(
-        "cudnn_benchmark", "kernels-below-limit", on_device=True, setting="torch.backends.cudnn.benchmark = True"
+    _loader("workers", _WAITING, arguments={"num_workers": 1, "persistent_workers": True}),
+    _loader("prefetch", _WAITING, needs="num_workers", arguments={"prefetch_factor": 4}),
+    _loader("persistent_workers", _WAITING, needs="num_workers", arguments={"persistent_workers": True}),
+    _loader("pin_memory", _WAITING, "blocking-copies", needs_device=True, arguments={"pin_memory": True}),
+    _change("non_blocking", "blocking-copies", calls=_COPIES, arguments={"non_blocking": True}),
+    _optimizer("fused", "optimizer-loop", _HOST_BOUND, arguments={"fused": True}),
+    _optimizer("foreach", "optimizer-loop", _HOST_BOUND, arguments={"foreach": True}),
+    _change("set_to_none", "zeroed-gradients", calls=_ZERO_GRAD, arguments={"set_to_none": True}),
+    _numeric("fused_attention", _WRITTEN_OUT, calls=_ATTENTION, arguments={"need_weights": False}),
+    _change("item", "synchronisation", calls=_READERS),
+    _numeric(
+        "cudnn_benchmark", "kernels-below-limit", needs_device=True, setting="torch.backends.cudnn.benchmark = True"
     ),
-    _statement("matmul_precision", "float32-products", setting='torch.set_float32_matmul_precision("high")'),
-    _statement("channels_last", "layout-conversions", model="{model}.to(memory_format=torch.channels_last)"),
-    _statement(
+    _numeric("matmul_precision", "float32-products", setting='torch.set_float32_matmul_precision("high")'),
+    _numeric("channels_last", "layout-conversions", model="{model}.to(memory_format=torch.channels_last)"),
+    _numeric(
         *("bf16", "float32-products"),
         model='{model}.forward = torch.autocast("{device}", dtype=torch.bfloat16)({model}.forward)',
     ),
-    _statement("compile", "fusable-chains", _HOST_BOUND, _WRITTEN_OUT, model="{model}.compile()"),
+    _numeric("compile", "fusable-chains", _HOST_BOUND, _WRITTEN_OUT, model="{model}.compile()"),
 )
 """All changes that ``perfhooks tune`` tries. Statements that change the model run in this order."""
 
