@@ -692,7 +692,9 @@ def test_update_uses_the_named_implementation(way, monkeypatch):
 
 def recorded_updates(path, parameters, step):
     """The updates that can be made again, of three steps."""
-    with Profiler(schedule="wait=1 warmup=1 active=3 repeat=1", record_shapes=True, background=False) as profiler:
+    with Profiler(
+        schedule="wait=1 warmup=1 active=3 repeat=1", record_shapes=True, background=False, out=path.parent
+    ) as profiler:
         for _ in range(5):
             step()
             for each in parameters:

@@ -69,7 +69,9 @@ def step(optimizer, loss):
 def record(make, path):
     torch.manual_seed(0)
     optimizer, loss = make()
-    with Profiler(schedule="wait=1 warmup=1 active=3 repeat=1", record_shapes=True, background=False) as profiler:
+    with Profiler(
+        schedule="wait=1 warmup=1 active=3 repeat=1", record_shapes=True, background=False, out=path.parent
+    ) as profiler:
         for _ in range(5):
             step(optimizer, loss)
             profiler.step()
