@@ -36,7 +36,7 @@ def tune(session: Session, *, is_written: bool) -> None:
     session.tune()
     if session.run is not None:
         _save(session, session.run)
-    _tell_rows(session)
+    _tell(session)
     for line in session.by_hand:
         typer.echo(f"Change by hand: {line}")
     if session.proposal.diff:
@@ -68,7 +68,7 @@ def _save(session: Session, run: Path) -> None:
     report.write(run)
 
 
-def _tell_rows(session: Session) -> None:
+def _tell(session: Session) -> None:
     rows = [*session.rows.values(), *([] if session.final is None else [session.final])]
     if rows:
         draw({"changes": pl.DataFrame(list(lines_of(rows)), infer_schema_length=None)}, limit=0)
