@@ -121,12 +121,12 @@ def test_state_of_a_computing_thread_is_computing():
     while State.COMPUTING not in seen:
         seen.add(look_at(thread, looker).state)
         sum(range(10_000))
-    counted = CountedThread(thread.ident, thread.native_id)
+    counted = CountedThread(thread.native_id)
     while counted.is_blocked() is not False:
         sum(range(10_000))
     done.set()
     thread.join()
-    assert CountedThread(threading.get_ident(), -1).is_blocked() is None, "the system does not tell"
+    assert CountedThread(-1).is_blocked() is None, "the system does not tell"
 
 
 class Waiting(torch.nn.Module):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
 import csv
+import functools
+import gc
 import gzip
+import itertools
 import json
 import math
+import operator
 import os
 import random
 import re
@@ -13,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -91,7 +97,7 @@ def test_only_devices_in_use_are_queried_and_may_fail(monkeypatch, how):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: how != "not in use")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     answer("memory_stats", {"num_alloc_retries": 2})
-    found = Counters.read(CountedThread(threading.get_ident(), threading.get_native_id())).retries
+    found = Counters.read(CountedThread(threading.get_native_id())).retries
     assert found == (6 if how == "in use" else None)
     assert bool(asked) == (how != "not in use")
 
@@ -279,8 +285,9 @@ def test_sample_of_a_step_that_was_not_slow_is_usual(by_hand):
 def test_a_collection_is_not_forgotten_before_its_step_has_ended(by_hand, monkeypatch):
     by_hand.steps(*QUIET)
     with monkeypatch.context() as patch:
-        patch.setattr(counters.time, "perf_counter_ns", by_hand._clock)
-        hear = by_hand.watch._slow._collections._on_collection
+        patch.setattr(counters, "clock", by_hand._clock)
+        by_hand.watch._slow._collections = Collections()
+        hear = by_hand.watch._slow._collections._listener
         hear("start", {"generation": 2})
         by_hand.now_ms += 800
         hear("stop", {"generation": 2})
@@ -473,10 +480,50 @@ def test_a_garbage_collection_does_not_change_a_stack_that_is_read(tmp_path):
     assert (result.returncode, result.stdout) == (0, "read\n"), result.stderr
 
 
-def test_frames_of_other_threads_are_read_in_one_place():
+@pytest.mark.parametrize("function", ["_current_frames", "pthread_getcpuclockid"])
+def test_memory_of_other_threads_is_read_in_one_place(function):
     package = Path(perfhooks.__file__).parent
-    files = [path.name for path in package.rglob("*.py") if "_current_frames" in path.read_text(encoding="utf-8")]
-    assert sorted(files) == ["interpreter.py", "sampling.py"], "interpreter.py reads a thread that waits"
+    files = {path.name for path in package.rglob("*.py") if f".{function}" in path.read_text(encoding="utf-8")}
+    assert files - {"interpreter.py"} == {"sampling.py"}, "interpreter.py reads a thread that waits"
+
+
+ENDED_TRAINING = """
+import threading, time
+import perfhooks
+from perfhooks.record.watch import watcher
+
+def train():
+    profiler = perfhooks.Profiler(out="perf", run="r", schedule="wait=1000000000 warmup=1 active=1")
+    profiler.start()
+    profiler.step()
+
+def is_mapped(address):
+    spans = (line.split()[0].split("-") for line in open("/proc/self/maps"))
+    return any(int(first, 16) <= address < int(last, 16) for first, last in spans)
+
+threading.stack_size(64 << 20)  # larger than the cache of the C library for memory of ended threads
+training = threading.Thread(target=train)
+training.start()
+training.join()
+while is_mapped(training.ident):
+    others = [threading.Thread(target=time.sleep, args=(0.1,)) for _ in range(4)]
+    for act in (threading.Thread.start, threading.Thread.join):
+        for other in others:
+            act(other)
+with watcher._watcher._working:
+    for watch in watcher._watcher._watches.values():
+        watch._next_status = 0.0
+        watch.tick()
+print("read")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the mappings of the process")
+@pytest.mark.process
+def test_counters_of_an_ended_training_thread_are_empty(tmp_path, run_script):
+    """The C library read the clock of the thread in memory that the system had unmapped."""
+    done = run_script(ENDED_TRAINING)
+    assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr
 
 
 def test_sample_of_a_deep_recursion_reads_few_frames():
@@ -495,27 +542,61 @@ def test_sample_of_a_deep_recursion_reads_few_frames():
 
 def test_collections_have_their_time_in_a_step_and_their_line(monkeypatch):
     now = [0]
-    monkeypatch.setattr(counters.time, "perf_counter_ns", lambda: now[0])
-    collections = Collections()
+    monkeypatch.setattr(counters, "clock", lambda: 1_000_000 * now[0])
+    collections = Collections(threading.get_ident())
 
-    def collect(begin, end, generation):
-        now[0] = begin
-        collections._on_collection("start", {"generation": generation})
-        now[0] = end
-        collections._on_collection("stop", {"generation": generation})
+    def collect(begin, end):
+        for now[0], phase in ((begin, "start"), (end, "stop")):
+            collections._listener(phase, {})
 
-    collect(100, 110, 1)
-    collect(120, 130, 0)
-    collect(200, 260, 2)
-    spent, where = collections.within(105, 250)
-    assert spent == 5 + 50, "collections of young objects are too short to count"
-    assert where.name == "collect"
-    assert collections.within(300, 400) == (0, None)
-    collections.forget(150)
-    assert collections.within(0, 1000)[0] == 60
+    def spent_ms(begin, end):
+        return collections.within(begin * 1_000_000, end * 1_000_000)[0] / 1e6
+
+    collect(100, 110)
+    collect(120, 120.9)
+    collect(200, 260)
+    assert spent_ms(105, 250) == 5 + 50, "usual collections of young objects are too short to count"
+    assert collections.within(0, 10**9)[1].name == "collect"
+    assert collections.within(300 * 10**6, 400 * 10**6) == (0, None)
+    collections.forget(150 * 10**6)
+    assert spent_ms(0, 1000) == 60
     for begin in range(1000, 200_000, 10):
-        collect(begin, begin + 1, 2)
-    assert 1000 < collections.within(0, 10**6)[0] < 5000, "what nobody asks for is not kept for ever"
+        collect(begin, begin + 1)
+    assert 1000 < spent_ms(0, 10**6) < 5000, "what nobody asks for is not kept for ever"
+
+
+def test_collection_of_another_thread_has_no_line():
+    collections = Collections(thread=-1)
+    for phase in ("start", "stop"):
+        collections._listener(phase, {})
+    assert collections.latest_ns()[threading.get_ident()] > 0
+    (((_, _, place), _),) = collections._new
+    assert place == ()
+
+
+def test_ctrl_c_in_a_collection_reaches_the_program():
+    """Python drops an exception in a callback of the collection, so the callback runs no Python."""
+
+    class Node:
+        pass
+
+    gc.collect()
+    node = Node()
+    node.itself = node
+    presses = map(operator.methodcaller("__call__"), itertools.repeat(_thread.interrupt_main))
+    pressed = weakref.ref(node, functools.partial(next, presses))
+    del node
+    collections, others = Collections(threading.get_ident()), gc.callbacks[:]
+    gc.callbacks.clear()
+    collections.listen()
+    try:
+        gc.collect()
+        is_lost = True
+    except KeyboardInterrupt:
+        is_lost = False
+    finally:
+        gc.callbacks[:] = others
+    assert not is_lost, pressed
 
 
 def test_run_queue_wait_is_of_the_current_training_thread(monkeypatch):
@@ -915,7 +996,7 @@ os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 busy = "import os, sys\\nprint(flush=True)\\nwhile os.getppid() == int(sys.argv[1]): pass"
 other = subprocess.Popen([sys.executable, "-c", busy, str(os.getpid())], stdout=subprocess.PIPE)
 other.stdout.readline()
-thread = CountedThread(threading.get_ident(), threading.get_native_id())
+thread = CountedThread(threading.get_native_id())
 with perfhooks.Profiler(out="perf", run="r", schedule="wait=1000000000 warmup=1 active=1") as prof:
     def clocks():
         return time.monotonic_ns(), thread.cpu_ns() + thread.waited_ns(), thread.waited_ns()
@@ -1005,7 +1086,7 @@ def test_cpu_time_of_other_programs_is_unknown_with_ranks(monkeypatch, ranks, is
     monkeypatch.setattr(counters, "current_job", lambda: SimpleNamespace(world_size=ranks))
     seen = counters.CpuWaits()
     for step in (3, 5):
-        seen.read(threading.get_ident(), threading.get_native_id(), step)
+        seen.read(threading.get_native_id(), step)
     (row,) = seen.rows
     assert (row.first, row.last, math.isnan(row.others_ms)) == (3, 5, not is_told)
 

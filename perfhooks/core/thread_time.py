@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -12,16 +13,14 @@ if TYPE_CHECKING:
 
 
 class CountedThread:
-    """Counters of a thread of this process; ``native`` is the kernel's thread ID."""
+    """Counters of a thread of this process; ``native`` is the kernel's thread ID, ``clock`` its CPU clock."""
 
-    def __init__(self, ident: int, native: int) -> None:
+    def __init__(self, native: int, clock: int | None = None) -> None:
         self.native = native
         self._folder = f"/proc/self/task/{native}"
-        self._clock: int | None = None
+        # as pthread_getcpuclockid, which crashes if the thread has ended
+        self._clock = (~native << 3) | 6 if clock is None and sys.platform == "linux" else clock
         self._schedstat: int | None = None
-        if hasattr(time, "pthread_getcpuclockid"):
-            with contextlib.suppress(OSError):
-                self._clock = time.pthread_getcpuclockid(ident)
 
     def cpu_ns(self) -> int | None:
         with contextlib.suppress(OSError):
@@ -76,7 +75,7 @@ _NONE: Final = _SilentTime()
 
 
 class SilentTimes:
-    """CPU time of each thread in forks and garbage collections, which make no Python calls."""
+    """CPU time of each thread in forks, which make no Python calls."""
 
     def __init__(self) -> None:
         self._times: dict[int, _SilentTime] = {}

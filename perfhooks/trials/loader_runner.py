@@ -176,7 +176,7 @@ class LoaderRunner:
         if self.workers:
             computed, queued = map(sum, zip((0, 0), *map(_scheduler_times, self._pids()), strict=True))
         else:
-            thread = CountedThread(threading.get_ident(), threading.get_native_id())
+            thread = CountedThread(threading.get_native_id())
             computed, queued = time.process_time_ns(), thread.waited_ns() or 0
         return _WorkerClocks(time.monotonic(), computed * 1e-9, queued * 1e-9)
 

@@ -96,7 +96,7 @@ class HeldSteps:
         self._timed = 0
         """Number of timed steps after step `_until`; 0 holds the program at that step."""
         self._at_begin = 0
-        self._thread = CountedThread(threading.get_ident(), threading.get_native_id())
+        self._thread = CountedThread(threading.get_native_id())
         self._clocks = _Clocks.read(self._thread)
         self._socket: socket.socket | None = None
         self._answers: BinaryIO | None = None

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import math
 import os
 import sys
 import threading
 import time
+from collections import Counter, deque
+from itertools import repeat
+from operator import attrgetter, itemgetter, methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from perfhooks.core.thread_time import CountedThread, silent_times
-from perfhooks.record.watch.sampling import caller
+from perfhooks.core.thread_time import CountedThread
+from perfhooks.record.watch.sampling import Frame
 from perfhooks.run.job import current_job
 from perfhooks.run.liveness import born_s, clock_s
 from perfhooks.run.steps import CpuInterval
@@ -21,9 +25,6 @@ from perfhooks.run.timeline import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from perfhooks.record.watch.sampling import Frame
-
 
 _PROC: Final = Path("/proc")
 _STATM: Final = Path("/proc/self/statm")
@@ -67,7 +68,7 @@ class Queueing:
 
     def since_last(self) -> float | None:
         """Return the run-queue wait of the calling thread since the last call, as a fraction of the time."""
-        thread = CountedThread(threading.get_ident(), threading.get_native_id())
+        thread = CountedThread(threading.get_native_id())
         if not self._native:
             age_ns = round(1e9 * (clock_s() - (born_s(os.getpid()) or clock_s())))
             self._native, self._began, self._before = thread.native, time.monotonic_ns() - age_ns, 0
@@ -94,18 +95,30 @@ def _retries() -> int | None:
     return None
 
 
-_MIN_YOUNG: Final = 50_000
-"""Minimum number of new objects at the start of a recorded collection. Python collects at 700 or 2,000 objects, so this
-number shows that the collector was disabled.
-"""
+_SHORTEST_NS: Final = 1_000_000
+"""Minimum length of a stored collection in ns. Usual collections of new objects take 0.1 ms."""
 
 
 class Collections:
-    def __init__(self) -> None:
-        self._pauses: list[tuple[int, int, Frame | None]] = []
-        self._began = 0
-        self._frame: Frame | None = None
-        self._listener: Callable[[str, dict[str, Any]], None] = self._on_collection
+    """Intervals of garbage collections, and the code of one thread in which they began.
+
+    The callbacks are functions in C. In a Python function, Python would handle a signal that arrived in the collection,
+    and then drop an exception of the signal's handler, for example KeyboardInterrupt.
+    """
+
+    def __init__(self, thread: int = 0) -> None:
+        self._new: deque[tuple[tuple[int, int, tuple[Any, ...]], int]] = deque(maxlen=1 << 12)
+        self._pauses: deque[tuple[int, int, Frame | None]] = deque(maxlen=1 << 12)
+        code = map(attrgetter("f_code", "f_lineno"), map(_CALL, repeat(sys._getframe)))
+        # other threads, and Python's last collection, may have no frame
+        find = {(thread, False): functools.partial(next, code)}.get
+        keys = zip(map(_CALL, repeat(threading.get_ident)), map(_CALL, repeat(sys.is_finalizing)), strict=False)
+        places = map(_CALL, map(find, keys, repeat(tuple)))
+        began: deque[tuple[int, int, tuple[Any, ...]]] = deque([(0, 0, ())], maxlen=1)
+        start = _appending(began, map(_CALL, repeat(threading.get_ident)), map(_CALL, repeat(clock)), places)
+        stop = _appending(self._new, map(itemgetter(0), repeat(began)), map(_CALL, repeat(clock)))
+        phases = type("Phases", (), {"start": property(start), "stop": property(stop)})
+        self._listener: Callable[..., object] = functools.partial(getattr, phases())
 
     def listen(self) -> None:
         if self._listener not in gc.callbacks:
@@ -115,27 +128,37 @@ class Collections:
         with contextlib.suppress(ValueError):
             gc.callbacks.remove(self._listener)
 
-    def _on_collection(self, phase: str, info: dict[str, Any]) -> None:
-        if phase == "start":
-            if info["generation"] or gc.get_count()[0] > _MIN_YOUNG:
-                self._frame = caller(1)
-                self._began = time.perf_counter_ns()
-                silent_times.begin()
-        elif self._began:
-            silent_times.end()
-            self._pauses.append((self._began, time.perf_counter_ns(), self._frame))
-            self._began = 0
-            del self._pauses[:-4096]
+    def latest_ns(self) -> Counter[int]:
+        """Return the time of the latest collections in ns by thread."""
+        total: Counter[int] = Counter()
+        for (thread, begin, _), end in self._new.copy():
+            total[thread] += end - begin if begin else 0
+        return total
+
+    def store(self) -> None:
+        while self._new:
+            (_, begin, place), end = self._new.popleft()
+            if begin and end - begin >= _SHORTEST_NS:
+                self._pauses.append((begin, end, Frame(place[0], place[1] or 0) if place else None))
 
     def within(self, begin: int, end: int) -> tuple[int, Frame | None]:
         """Return the time of collections in an interval in ns, and the code in which the longest collection began."""
-        overlaps = [(min(stop, end) - max(start, begin), where) for start, stop, where in self._pauses[:]]
+        self.store()
+        overlaps = [(min(stop, end) - max(start, begin), where) for start, stop, where in self._pauses.copy()]
         overlaps = [(length, where) for length, where in overlaps if length > 0]
         return sum(length for length, _ in overlaps), max(overlaps, key=lambda pair: pair[0], default=(0, None))[1]
 
     def forget(self, before: int) -> None:
         while self._pauses and self._pauses[0][1] < before:
-            del self._pauses[0]
+            self._pauses.popleft()
+
+
+def _appending(target: deque[Any], *values: Iterator[object]) -> Callable[..., object]:
+    """Return a function in C that appends the next values to ``target``, with any argument."""
+    return functools.partial(next, map(target.append, zip(*values, strict=False)))
+
+
+_CALL: Final = methodcaller("__call__")
 
 
 class _Count(NamedTuple):
@@ -154,10 +177,10 @@ class CpuWaits:
         self._is_alone = False
         self.rows: list[CpuInterval] = []
 
-    def read(self, ident: int, native: int, step: int) -> None:
+    def read(self, native: int, step: int) -> None:
         thread = self._thread
         if thread is None or thread.native != native:
-            thread = self._thread = CountedThread(ident, native)
+            thread = self._thread = CountedThread(native)
             self._before = None
             # CPU time of other ranks on this host would count as time of other programs
             self._is_alone = current_job().world_size == 1

@@ -71,9 +71,9 @@ class Sampler:
         self._cpu: int | None = None
         self._waited: int | None = None
 
-    def thread(self, ident: int, native: int) -> CountedThread:
+    def thread(self, native: int) -> CountedThread:
         if self._thread is None or self._thread.native != native:
-            self._thread, self._cpu, self._waited = CountedThread(ident, native), None, None
+            self._thread, self._cpu, self._waited = CountedThread(native), None, None
         return self._thread
 
     def sample(self, ident: int, native: int, *, now: int, spent_ns: int, late_ns: int) -> Sample:
@@ -82,7 +82,7 @@ class Sampler:
         sampled, is_evaluating = stack(read), _is_evaluating(read)
         if sampled != self._stack:  # keep an equal stack: new objects bring Python's next collection nearer
             self._stack = sampled
-        state = self._state(self.thread(ident, native), spent_ns)
+        state = self._state(self.thread(native), spent_ns)
         held_ns = late_ns - self._own_queue_ns()
         return Sample(
             self._stack,
@@ -97,7 +97,7 @@ class Sampler:
 
     def _own_queue_ns(self) -> int:
         if self._own is None:
-            self._own = CountedThread(threading.get_ident(), threading.get_native_id())
+            self._own = CountedThread(threading.get_native_id())
         before, self._own_waited = self._own_waited, self._own.waited_ns()
         return 0 if before is None or self._own_waited is None else self._own_waited - before
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import sys
-from itertools import accumulate, chain, compress, dropwhile, repeat
+import time
+from itertools import accumulate, chain, compress, dropwhile, repeat, tee
 from operator import attrgetter, methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -59,9 +59,12 @@ def leave_profilers() -> None:
         sys.setprofile(None)
 
 
-def live_threads() -> set[int]:
-    threads: Iterator[set[int]] = map(set, _called(sys._current_frames))
-    return _without_collection(threads)[0]  # only numbers: a variable with the own frame would be garbage
+def live_clocks() -> dict[int, int]:
+    """Return the CPU clock of each thread. A thread that ended before its clock is read would crash the process."""
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return {}
+    idents, threads = tee(chain.from_iterable(_called(sys._current_frames)))
+    return dict(_without_collection(zip(idents, map(time.pthread_getcpuclockid, threads), strict=False)))
 
 
 def frames_of(thread: int, limit: int = 1000) -> list[FrameType]:
@@ -79,11 +82,11 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
 def _without_collection(values: Iterable[T]) -> list[T]:
     """Read an iterator that runs no Python code.
 
-    Python 3.11 creates frame objects when they are read. A garbage collection in this moment can run a finalizer that
-    releases the GIL: the other thread leaves the frame, and Python writes to freed memory. One call in C disables the
-    collection, reads, and enables it, so no other thread runs in between.
+    Before Python 3.12, each new object can begin a garbage collection. A finalizer then releases the GIL: the other thread
+    ends or leaves its frame, and memory that was freed is used. One call in C disables the collection, reads, and
+    enables it, so no other thread runs in between.
     """
-    if not _COLLECTS_IN_FRAMES:
+    if not _COLLECTS_AT_ANY_OBJECT:
         return list(values)
     was_enabled: list[bool] = []
     result: list[T] = []
@@ -98,7 +101,7 @@ def _called(function: Callable[[], T]) -> Iterator[T]:
 
 
 _CALL: Final = methodcaller("__call__")
-_COLLECTS_IN_FRAMES: Final = sys.version_info[:2] == (3, 11)
+_COLLECTS_AT_ANY_OBJECT: Final = sys.version_info < (3, 12)
 
 
 def stack_of(thread: int) -> Stack:
@@ -106,14 +109,8 @@ def stack_of(thread: int) -> Stack:
 
 
 def stack(frames: Iterable[FrameType]) -> Stack:
-    # skip our own callback of a garbage collection
+    # at its end, the training reads its own stack
     return tuple(dropwhile(lambda frame: frame.file.startswith(_OURS), map(Frame.of, frames)))[::-1]
-
-
-def caller(above: int) -> Frame | None:
-    with contextlib.suppress(ValueError):
-        return Frame.of(sys._getframe(above + 1))
-    return None
 
 
 def common(first: Stack, second: Stack) -> int:

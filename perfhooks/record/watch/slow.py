@@ -68,7 +68,7 @@ class SlowSteps:
         self._loop = loop
         self._pace = pace
         self._explainer = Explainer(Installation.current())
-        self._collections = Collections()
+        self._collections = Collections(loop.thread)
         self._collections.listen()
         self._sampler = Sampler()
         self._usual_sample: tuple[int, int, Sample | None] = (0, 0, None)
@@ -101,7 +101,7 @@ class SlowSteps:
             self._collections.forget(clock() - _SUSPENDED_NS)
 
     def _update_usual(self) -> None:
-        before, waited = self._usual_waited, self._sampler.thread(self._loop.thread, self._loop.native).waited_ns()
+        before, waited = self._usual_waited, self._sampler.thread(self._loop.native).waited_ns()
         if before is not None and clock() < before.at + 2e9:
             return
         self._usual_waited = now = _Reading(clock(), waited)
@@ -111,6 +111,7 @@ class SlowSteps:
     def check(self, step: int, begin: int, late_ns: int = 0) -> float:
         """Return the seconds until the next call."""
         doubt, now = self._pace.doubt_ns, clock()
+        self._collections.store()
         if doubt is None:
             return 1.0
         # a step that has just become long is sampled without a pause
@@ -121,7 +122,7 @@ class SlowSteps:
         if self._watched is None or self._watched.begin != begin:
             # the first sample has no predecessor, so it stands for one interval
             first, unsampled_ns = now - int(SHORTEST_S * 1e9), now - begin - (self._pace.limit_ns or 0.0)
-            thread = self._sampler.thread(self._loop.thread, self._loop.native)
+            thread = self._sampler.thread(self._loop.native)
             self._watched = _Watched(begin, Counters.read(thread), first, unsampled_ns)
         watched = self._watched
         watched.unsampled_ns = max(watched.unsampled_ns, now - watched.last_sample)
@@ -140,7 +141,7 @@ class SlowSteps:
                 usual.add(sample)
             self._usual_sample = now, step, self._sample(now, int(SHORTEST_S * 1e9), late_ns)
         if now > self._last_waited.at + 2e8:  # reading the counters doubles the cost of a sample
-            thread = self._sampler.thread(self._loop.thread, self._loop.native)
+            thread = self._sampler.thread(self._loop.native)
             self._last_waited = _Reading(now, thread.waited_ns())
 
     def drop_counters(self) -> None:
@@ -179,7 +180,7 @@ class SlowSteps:
         )
         counters = Counters()
         if sampled is not None:
-            counters = Counters.read(self._sampler.thread(self._loop.thread, self._loop.native)).since(sampled.before)
+            counters = Counters.read(self._sampler.thread(self._loop.native)).since(sampled.before)
         samples = [] if sampled is None else [_mark_evaluation(sample, validations) for sample in sampled.samples]
         facts = StepFacts(
             wall_ns=end - begin,
@@ -210,7 +211,7 @@ class SlowSteps:
     def _waited_ns(self, begin: int, end: int) -> int | None:
         """Return the run-queue wait of a step in ns, without the usual wait between the last reading and the step."""
         (at, before), usual = self._last_waited, self._explainer.usual.waiting
-        waited = self._sampler.thread(self._loop.thread, self._loop.native).waited_ns()
+        waited = self._sampler.thread(self._loop.native).waited_ns()
         if before is None or waited is None or usual is None or not begin - 2_000_000_000 < at < end:
             return None
         return max(0, int(waited - before - usual * (begin - at)))

@@ -85,7 +85,7 @@ class Watch:
         if self._loop.is_signalled:
             self._loop.is_signalled = False
             self._loop.ask(LoopRequest("signal", FEWEST_STEPS))
-        self._cpu_waits.read(self._loop.thread, self._loop.native, self._next_step)
+        self._cpu_waits.read(self._loop.native, self._next_step)
         self._slow.learn()
         self._write_slow()
         now = time.monotonic()
@@ -151,7 +151,7 @@ class Watch:
                 steps.append_waits(run.folder / layout.processor(run.rank), self._loop.stage, rows)
 
     def _write_status(self) -> None:
-        waited = self._queueing.share(CountedThread(self._loop.thread, self._loop.native))
+        waited = self._queueing.share(CountedThread(self._loop.native))
         run, position = self._loop.run, self._loop.where(self._pace.median_ns)
         if run is None or position == self._last_status:
             return

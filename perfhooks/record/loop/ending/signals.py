@@ -210,7 +210,7 @@ class _SignalThread:
     def _is_noticed(self, limit_s: float) -> bool:
         """Wait until the main thread handles the signal. Time in which other programs use its CPU does not count."""
         main = threading.main_thread()
-        thread = CountedThread(main.ident or 0, main.native_id or 0)
+        thread = CountedThread(main.native_id or 0)
         while limit_s > 0:
             before = thread.cpu_ns() or 0
             if self.noticed.wait(_WAIT_S):  # a pause of the process ends one short wait at most

@@ -19,7 +19,8 @@ import torch
 
 from perfhooks.core import process
 from perfhooks.core.thread_time import CountedThread, silent_times
-from perfhooks.record.watch.sampling import live_threads
+from perfhooks.record.watch.counters import Collections
+from perfhooks.record.watch.sampling import live_clocks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -169,6 +170,7 @@ class WindowBudget:
         self._began = self._step_began = 0.0
         self._threads: dict[int, tuple[CountedThread, int]] = {}
         self._untraced: set[int | None] = set()
+        self._collections = Collections()
         self._totals: tuple[float, float] | None = (0.0, 0.0)
         """Total numbers of operators and of Python calls; None while the recording runs."""
         self._reading = _ThreadReading(0, 0.0, 0.0, 0.0)
@@ -186,11 +188,14 @@ class WindowBudget:
         counter = _counter()
         self._blocks_before = 0 if counter is None else counter.blocks.value
         if self._has_stacks:
+            self._collections = Collections()
+            self._collections.listen()
             self._cpu_s()
         self._totals = None
 
     def end(self) -> None:
         self._totals = self._events()
+        self._collections.end()
 
     @property
     def is_running(self) -> bool:
@@ -306,13 +311,15 @@ class WindowBudget:
         if here != self._owner:  # the owner may hold the lock of this list
             ours = (thread.ident for thread in threading.enumerate() if thread.name.startswith(process.THREADS))
             self._untraced = {here, *ours}
-        # only live threads: the system reads no clocks of ended ones
-        for ident in live_threads() - self._untraced:
-            thread, before = self._threads.get(ident) or (CountedThread(ident, 0), None)
-            now = silent_times.without(ident, thread.cpu_ns)
+        collected_ns = self._collections.latest_ns()
+        for ident, cpu_clock in live_clocks().items():
+            if ident in self._untraced:
+                continue
+            thread, before = self._threads.get(ident) or (CountedThread(0, cpu_clock), None)
+            now = silent_times.without(ident, thread.cpu_ns) - collected_ns[ident]
             if before is None:
                 before = now
                 self._threads[ident] = thread, before
-            by_thread[ident] = (now - before) * 1e-9
+            by_thread[ident] = max(now - before, 0) * 1e-9
         own = by_thread.pop(self._owner, 0.0)
         return own, sum(by_thread.values())

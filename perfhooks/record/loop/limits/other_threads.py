@@ -15,7 +15,7 @@ from typing import Final
 from perfhooks.core.process import THREADS, has_real_threads
 from perfhooks.core.thread_time import CountedThread
 from perfhooks.record.loop.limits.budget import FIRST_STEPS_S
-from perfhooks.record.watch.sampling import live_threads
+from perfhooks.record.watch.sampling import live_clocks
 
 _SHARE: Final = 0.2
 """Maximum time of a recording with busy threads, as a fraction of the training's time. Threads are busy if they use
@@ -41,9 +41,11 @@ class ThreadLoad:
         return used > _SHARE * (time.perf_counter_ns() - self._began)
 
     def _counted(self) -> list[tuple[int, CountedThread]]:
-        live = live_threads()  # the system reads no clocks of ended threads
-        idents = [thread.ident for thread in _others() if thread.ident in live]
-        return [(ident, (self._threads.get(ident) or (CountedThread(ident, 0),))[0]) for ident in idents if ident]
+        clocks = live_clocks()
+        idents = [thread.ident for thread in _others() if thread.ident in clocks]
+        return [
+            (ident, (self._threads.get(ident) or (CountedThread(0, clocks[ident]),))[0]) for ident in idents if ident
+        ]
 
 
 def has_other_threads() -> bool:
