@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import csv
 import gc
 import json
+import operator
 import os
+import queue
 import re
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,12 +27,13 @@ from perfhooks.core import thread_time
 from perfhooks.core.process import THREADS
 from perfhooks.core.schedule.unplanned import FromStartToStop
 from perfhooks.core.thread_time import silent_times
+from perfhooks.record.loop import window as window_module
 from perfhooks.record.loop import windows
 from perfhooks.record.loop.ending import in_step, open_ranges
 from perfhooks.record.loop.limits import budget, other_threads
 from perfhooks.record.loop.limits.budget import Limits, StepCalls, WindowBudget
 from perfhooks.record.loop.limits.call_count import CallCount
-from perfhooks.record.loop.window import Window
+from perfhooks.record.loop.window import Window, recorder_busy
 
 X = torch.ones(4)
 BLOCK = 512
@@ -440,6 +445,48 @@ def test_forked_child_drops_the_pending_call_of_its_parent():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     bool(call)
     assert seen == [0]
+
+
+def test_pending_call_does_not_run_while_a_queue_is_locked():
+    """A log of the program may use the same queue, and perfhooks would wait for its lock without end."""
+    frames = [sys._getframe()]
+
+    class Queue(queue.Queue):
+        def _put(self, _):
+            frames.append(sys._getframe(1))
+
+    Queue().put(None)
+    assert [in_step._may_run(frame) for frame in frames] == [True, False]
+
+
+def test_pending_call_does_not_run_without_a_frame():
+    """For example while Python ends."""
+    seen, done = [], _thread.allocate_lock()
+    call = in_step._PendingCall(lambda: seen.append(0))
+    done.acquire()
+    _thread.start_new_thread(list, (map(operator.methodcaller("__call__"), [call.__bool__, done.release]),))
+    assert done.acquire(timeout=30)
+    assert not seen
+
+
+def test_another_thread_may_begin_a_window_while_windows_are_counted(monkeypatch):
+    class Other:
+        yield_recorder = None
+
+    other, before = Other(), sys.gettrace()
+    monkeypatch.setattr(window_module, "_open", weakref.WeakValueDictionary({0: Other()}))
+
+    def begin(frame, *_):
+        if Path(frame.f_code.co_filename).name == "weakref.py":
+            window_module._open[len(window_module._open)] = other
+        return begin
+
+    sys.settrace(begin)
+    try:
+        is_busy = recorder_busy()
+    finally:
+        sys.settrace(before)
+    assert is_busy
 
 
 @pytest.mark.process

@@ -3,10 +3,13 @@
 import shutil
 import sys
 from pathlib import Path
+from unittest import mock
 
 import filelock
 import pytest
 from test_launching import RUN, done, ours, windows
+
+from perfhooks.record.launch.own_imports import OwnImports
 
 pytestmark = pytest.mark.process
 
@@ -125,3 +128,16 @@ def test_old_import_hooks_and_unused_names_do_not_interfere(tmp_path):
     code, out, said = run(tmp_path, script, *files, env={"PYTHONPATH": str(installed)})
     assert (code, out) == (0, ["trained"]), said
     assert windows(tmp_path)
+
+
+def test_another_thread_may_import_while_modules_are_set_aside(monkeypatch):
+    class Name(str):
+        __slots__ = ()
+
+        def partition(self, _):
+            monkeypatch.setitem(sys.modules, "imported_meanwhile", sys)
+            return self, "", ""
+
+    monkeypatch.setitem(sys.modules, Name("a_module_of_the_program"), sys)
+    OwnImports([], mock.Mock())._set_aside({"another"})
+    assert "imported_meanwhile" in sys.modules

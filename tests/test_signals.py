@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from warm import Process
 
 from perfhooks import Profiler
 from perfhooks.core.handlers import contained, is_of_handler
-from perfhooks.record.loop import labelling
+from perfhooks.record.loop import labelling, request_signal
 from perfhooks.record.loop.ending import lifetime, signals
 from perfhooks.record.loop.limits import other_threads
 from perfhooks.trace import read
@@ -416,8 +417,96 @@ def test_main_thread_without_a_cpu_is_waited_for(monkeypatch, is_blocked):
         def cpu_ns(self):
             looks.append(1)
             if len(looks) == 50:
-                ended.noticed.set()
+                ended.is_noticed = True
             return 7
 
     monkeypatch.setattr(signals, "CountedThread", Thread)
-    assert ended._is_noticed(0.2) is (is_blocked is False)
+    assert ended._wait_for_notice(0.2) is (is_blocked is False)
+
+
+SECOND_SIGNAL = """
+import faulthandler, os, signal, sys
+from perfhooks.record.loop.ending import signals
+
+faulthandler.dump_traceback_later(30, exit=True)
+handled, sent = [], set()
+signals.set_end_handler(lambda *_: handled.append(1))
+
+def trace(frame, event, _):
+    place = frame.f_code.co_filename, frame.f_lineno
+    if event == "line" and place not in sent and place[0] != __file__:
+        sent.add(place)
+        os.kill(os.getpid(), signal.SIGTERM)
+    return trace
+
+sys.settrace(trace)
+os.kill(os.getpid(), signal.SIGTERM)
+sys.settrace(None)
+assert sent and len(handled) == len(sent) + 1, (sent, handled)
+print("handled")
+"""
+
+
+def test_second_sigterm_arrives_anywhere_in_the_handler_of_the_first(run_script):
+    """The handler held the lock of an event, for which the second one waited without end."""
+    done = run_script(SECOND_SIGNAL)
+    assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr
+
+
+def test_handler_that_raises_at_a_fork_leaves_no_signal_blocked(monkeypatch):
+    thread, change = signals._SignalThread(), signal.pthread_sigmask
+    before = change(signal.SIG_BLOCK, ())
+
+    def interrupted(how, numbers):
+        result = change(how, numbers)
+        if how == signal.SIG_BLOCK and numbers:
+            raise KeyboardInterrupt
+        return result
+
+    assert thread.begin()
+    try:
+        monkeypatch.setattr(signal, "pthread_sigmask", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            thread.pause()
+        thread.go_on()
+        assert change(signal.SIG_BLOCK, ()) == before
+    finally:
+        change(signal.SIG_SETMASK, before)
+        thread.end()
+
+
+def test_signal_for_a_window_may_arrive_at_once(monkeypatch):
+    monkeypatch.setattr(request_signal, "_loops", {})
+    monkeypatch.setattr(signals.deferral, "set_handler", lambda number, handler: handler(number, None))
+    request_signal.listen("USR2", SimpleNamespace())
+    assert [*request_signal._loops] == [signal.SIGUSR2]
+
+
+ENDED_BY_A_FINALIZER = """
+import faulthandler, gc
+import perfhooks
+
+faulthandler.dump_traceback_later(60, exit=True)
+
+class Trainer:
+    def __init__(self):
+        self.itself = self
+        self.profiler = perfhooks.Profiler(out="perf", run="r", schedule="wait=1000000000 warmup=1 active=1")
+        self.profiler.start()
+
+    def __del__(self):
+        self.profiler.stop()
+
+trainer = Trainer()
+timeline = trainer.profiler._course.loop.timeline
+trainer.profiler.step()
+with timeline.taking:  # as the watcher, which makes objects meanwhile
+    del trainer
+    gc.collect()
+print("ended")
+"""
+
+
+def test_finalizer_may_stop_a_profiler_in_any_thread(run_script):
+    done = run_script(ENDED_BY_A_FINALIZER)
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr

@@ -22,6 +22,7 @@ from perfhooks.record.launch.command_line import Request
 from perfhooks.record.launch.step_detectors import Mode, Round
 from perfhooks.record.launch.step_signal import StepSignal
 from perfhooks.record.loop.ending import lifetime
+from perfhooks.record.loop.ending.signals import deferral
 
 WHY_NOT = profiling.why_not
 
@@ -619,3 +620,45 @@ def test_run_without_a_window_is_reused_by_the_next_detector(tmp_path, monkeypat
         second.step()
     assert second.discard() is None, "it has a window"
     second.stop()
+
+
+def test_signal_waits_until_the_startup_is_marked_as_over(heard, monkeypatch):
+    """SIGTERM marks it too, and would wait for the lock of the event without end."""
+    signal, _ = heard
+    deferred = []
+    monkeypatch.setattr(Startup, "is_over", False)
+    monkeypatch.setattr(signal.startup, "end", lambda _: deferred.append(deferral.is_active))
+    signal._apply("step")
+    assert deferred == [True]
+
+
+ENTERED_AGAIN = """
+import faulthandler, sys
+from perfhooks.record.launch.command_line import Request
+from perfhooks.record.launch.startup import Startup
+from perfhooks.record.launch.step_signal import StepSignal
+
+faulthandler.dump_traceback_later(60, exit=True)
+signal = StepSignal(Request(), Startup(0))
+made = {signal.early}
+
+def trace(frame, event, _):
+    if frame.f_code.co_name == "early":
+        if event == "line":
+            sys.settrace(None)
+            made.add(signal.early)
+            sys.settrace(trace)
+        return trace
+
+sys.settrace(trace)
+made.add(signal.early)
+sys.settrace(None)
+assert len(made) == 1
+print("entered")
+"""
+
+
+@pytest.mark.process
+def test_finalizer_of_the_program_may_call_a_module_anywhere(run_script):
+    done = run_script(ENTERED_AGAIN)
+    assert (done.returncode, done.stdout) == (0, "entered\n"), done.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 from statistics import median
 
 import numpy as np
@@ -223,3 +225,25 @@ def test_files_read_together_equal_files_read_singly(tmp_path):
                 assert_equal(mine[stage], known)
     numbers = [list(each.get("train", steps.NONE).numbers) for each in steps.read_last_of(paths, 1 << 20)]
     assert numbers == [[1, 2], [], [], [5], [6], []]
+
+
+def test_collection_may_begin_steps_while_the_timeline_is_read():
+    """A finalizer of the program releases the GIL, and the training thread goes on."""
+    timeline, later = Timeline("train"), itertools.count(100_000)
+    for step in range(5000):  # more than Python's stock of unused tuples
+        timeline.begin(step)
+        timeline.end_step(step)
+
+    def begin(*_):
+        timeline.begin(next(later))
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(begin)
+    gc.set_threshold(10)
+    try:
+        walls, taken = timeline.walls_since(0)[1], timeline.take()
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(begin)
+    assert len(walls) == len(taken.numbers) == 5000
+    assert next(later) > 100_000

@@ -87,8 +87,8 @@ class Timeline:
 
     Step times are computed from the readings when the timeline is written. The training thread only adds clock
     readings. Another thread removes ended steps, and holds the lock ``taking`` like all callers of `take`, `take_rare`,
-    `reached`, `since` and `walls_since`. Each access is one operation of a list, a dictionary or an array in C, so no
-    thread waits for another.
+    `reached`, `since` and `walls_since`. Each access is one operation of a list, a dictionary or an array in C, and
+    makes no objects, so no thread waits for another.
     """
 
     def __init__(self, stage: str) -> None:
@@ -106,14 +106,14 @@ class Timeline:
         self.is_kept = False
         """Whether perfhooks currently blocks the loop."""
         self._tail = Ended(*(np.empty(0, np.int64) for _ in Ended._fields))
-        self.taking = threading.Lock()
+        self.taking = threading.RLock()
         """Lock for `take`. The caller holds the lock until the steps are written, to keep their order."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "taking"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, taking=threading.Lock())
+        vars(self).update(state, taking=threading.RLock())
 
     @property
     def end_step(self) -> Callable[[int], None]:
@@ -221,7 +221,7 @@ class Timeline:
             return int(steps.numbers[0]) if len(steps.numbers) else step, steps.ends - steps.begins
         ends = np.array(self._ends[place - 1 :] if before is None else [before, *self._ends], dtype=np.int64)
         walls = ends[1:] - ends[:-1]
-        for again, begin in list(self._begins.items()):
+        for again, begin in self._begins.copy().items():
             if 0 <= again - step < len(walls):
                 walls[again - step] = ends[again - step + 1] - begin
         return step, walls
@@ -251,7 +251,7 @@ class Timeline:
             np.array(self._passes[:], np.int64).reshape(-1, 2),
         )
         first, begins = self._first, np.concatenate([ends[:0], np.zeros(min(1, len(ends)), np.int64), ends[:-1]])
-        for step, begin in list(self._begins.items()):
+        for step, begin in self._begins.copy().items():
             if 0 <= step - first < len(begins):
                 begins[step - first] = begin
         arrived = np.array(arrivals, dtype=np.int64)

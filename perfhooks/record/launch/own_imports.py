@@ -106,7 +106,7 @@ class OwnImports:
                     self._put_back()
 
     def _set_aside(self, tops: set[str]) -> None:
-        for name in [name for name in sys.modules if name.partition(".")[0] in tops] if tops else ():
+        for name in [name for name in list(sys.modules) if name.partition(".")[0] in tops] if tops else ():
             self._theirs[name] = sys.modules.pop(name)
 
     def _put_back(self) -> None:

@@ -82,7 +82,7 @@ class StepSignal:
             self._early.abandon()
         self._early = None
         self._patience: threading.Timer | None = None
-        self._early_lock, self._keep_lock = threading.Lock(), threading.RLock()
+        self._early_lock, self._keep_lock = threading.RLock(), threading.RLock()
         self._is_ending = False
         self._is_known_helper: bool | None = None
         """Whether this process is a worker or a tool without a training; None until it is determined."""
@@ -233,7 +233,8 @@ class StepSignal:
                 self.yield_to_integration({})
             self.profiler.step()
             if not self.startup.is_over:
-                self._end_startup()
+                with lifetime.busy():  # a signal ends the start-up too
+                    self._end_startup()
             if self.early.is_listening and self.mode is not None:
                 self.early.at_step(self.mode)
                 self._end_before_window(self.profiler.step_num)
@@ -333,22 +334,23 @@ class StepSignal:
 
     @property
     def early(self) -> StartupRecorder:
-        with self._early_lock:
-            return self._early or self._make_early()
+        return self._early or self._make_early()
 
     def _make_early(self) -> StartupRecorder:
-        if self._early is None:
-            from perfhooks.record.launch.early import StartupRecorder
-            from perfhooks.record.loop.ending import lifetime
-            from perfhooks.record.loop.window import listen_for_other_profilers
+        from perfhooks.record.launch.early import StartupRecorder
+        from perfhooks.record.loop.window import listen_for_other_profilers
 
-            self._early = StartupRecorder(self.events, self.request.options, self._on_early_end)
+        early = StartupRecorder(self.events, self.request.options, self._on_early_end)
+        with lifetime.busy(), self._early_lock:
+            if self._early is not None:
+                return self._early
+            self._early = early
             if self.request.turns:
-                self._early.drop()
+                early.drop()
             else:
                 self._ignore_user_profiler = listen_for_other_profilers(self._on_user_profiler)
                 lifetime.at_signal(self._keep_before_kill)
-        return self._early
+        return early
 
     def listen(self) -> None:
         if children.is_helper_process():

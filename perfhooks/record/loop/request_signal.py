@@ -26,8 +26,8 @@ def listen(name: str, loop: WatchedLoop) -> None:
         if signals.deferral.handler(number) is not signal.SIG_DFL:
             logger.warning("signal=%r is ignored: the program handles it itself", name)
             return
-        signals.deferral.set_handler(number, _handle)
         _loops[number] = []
+        signals.deferral.set_handler(number, _handle)
     if loop not in _loops[number]:
         _loops[number].append(loop)
 

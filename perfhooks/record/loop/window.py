@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 _DAEMON: Final = "KINETO_USE_DAEMON"
 _COUNTER: Final = "perfhooks"
 
-_open: weakref.WeakSet[Window] = weakref.WeakSet()
+_open: weakref.WeakValueDictionary[int, Window] = weakref.WeakValueDictionary()
 """Started windows. During a warm-up torch reports no active profiler, but a second profiler crashes torch."""
-_ending: weakref.WeakKeyDictionary[Window, threading.Thread] = weakref.WeakKeyDictionary()
+_ending: dict[Window, threading.Thread] = {}
 """Windows that a thread is stopping, which takes seconds for a large recording."""
-_spare: weakref.WeakSet[Window] = weakref.WeakSet()
+_spare: weakref.WeakValueDictionary[int, Window] = weakref.WeakValueDictionary()
 _of_parent: Final[set[Window]] = set()
 """In a forked child: windows that the parent still records."""
 
@@ -50,31 +50,36 @@ def recorder_busy() -> bool:
 
     A window counts until another thread has stopped it, because a recorder that starts earlier crashes torch.
     """
-    ours = (*list(_open), *_ending_elsewhere())
+    ours = (*_alive(_open), *_ending_elsewhere())
     return any(window.yield_recorder is None for window in ours) or (_is_recording() and not ours and not _of_parent)
 
 
 def recorder_owner() -> str:
-    return next((window.start_line for window in list(_open) if window.yield_recorder is None), "")
+    return next((window.start_line for window in _alive(_open) if window.yield_recorder is None), "")
 
 
 def end_spare_windows() -> None:
-    for window in (*list(_open), *_ending_elsewhere()):
+    for window in (*_alive(_open), *_ending_elsewhere()):
         if window.yield_recorder is not None:
             window.yield_recorder()
 
 
 def _ending_elsewhere() -> list[Window]:
     here = threading.current_thread()
-    return [window for window, thread in list(_ending.items()) if thread is not here and thread.is_alive()]
+    return [window for window, thread in _ending.copy().items() if thread is not here and thread.is_alive()]
+
+
+def _alive(windows: weakref.WeakValueDictionary[int, Window]) -> list[Window]:
+    # a loop over the dictionary fails if another thread changes it
+    return [window for reference in windows.valuerefs() if (window := reference()) is not None]
 
 
 def spare_windows() -> list[Window]:
-    return [window for window in list(_spare) if window.ready or window in _open]
+    return [window for window in _alive(_spare) if window.ready or id(window) in _open]
 
 
 def is_spare_recording() -> bool:
-    return any(window in _open for window in list(_spare))
+    return any(id(window) in _open for window in _alive(_spare))
 
 
 def _is_recording() -> bool:
@@ -203,12 +208,12 @@ class Window(WindowResults):
         process.recorder_begins()
         with silence.suppress_start_output(), cupti.detached_at_end():
             super().start()
-        _open.add(self)
+        _open[id(self)] = self
         if self.with_stack and not self.budget.is_running:
             self._count = CallCount(self.budget.max_calls())
             self._count.begin()
         if self.yield_recorder is not None:
-            _spare.add(self)
+            _spare[id(self)] = self
 
     def step(self) -> None:
         was_running = self.budget.is_running
@@ -234,7 +239,7 @@ class Window(WindowResults):
     def stop(self) -> None:
         self.count_calls()
         _ending[self] = threading.current_thread()
-        _open.discard(self)
+        _open.pop(id(self), None)
         try:
             with cupti.detached_at_end():
                 super().stop()
@@ -246,7 +251,7 @@ class Window(WindowResults):
 
         A stop of the recorder needs Kineto's thread, which a child does not have.
         """
-        _open.discard(self)
+        _open.pop(id(self), None)
         if not _is_recording():
             return
         _of_parent.add(self)

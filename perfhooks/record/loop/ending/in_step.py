@@ -35,7 +35,7 @@ LONGEST_S: Final = 0.1
 Python calls are recorded ten times as fast, so windows with stacks are measured every `SHORTEST_S`.
 """
 _PACKAGES: Final = "-packages"
-_LIBRARIES: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+_LIBRARIES: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), "<frozen ")
 
 
 class _PendingCall:
@@ -55,7 +55,7 @@ class _PendingCall:
     def __bool__(self) -> bool:
         try:
             if os.getpid() == self._process:
-                self._run(sys._getframe(1))
+                self._run(sys._getframe().f_back)
         finally:
             _pending.clear()  # only now, see `_pending`
         return False
@@ -70,8 +70,8 @@ calls enters a traced function.
 def in_main_thread(act: Callable[[], object]) -> None:
     """Call a function in the main thread, between two instructions.
 
-    The call is dropped if the main thread is in a backward pass, or in code of perfhooks. Callers repeat a dropped
-    call.
+    The call is dropped if the main thread is in a backward pass, in code of perfhooks, or in Python's library, which
+    may hold a lock. Callers repeat a dropped call.
     """
     if not _pending:
         call = _PendingCall(act)
@@ -102,10 +102,10 @@ def _may_run(frame: FrameType | None) -> bool:
         if frames.is_ours(file):
             if inner != frames.CALLS_MODULE:
                 return False
-        elif not frames.is_torch(file) and (_PACKAGES in file or not file.startswith(_LIBRARIES)):
-            return True
+        elif not frames.is_torch(file):
+            return _PACKAGES in file or not file.startswith(_LIBRARIES)
         inner = name
-    return True
+    return False
 
 
 def pause_s(passed_s: float, used: float, longest_s: float) -> float:

@@ -52,7 +52,7 @@ def register(course: Closable, profiler: Closable) -> None:
 
 
 def _profilers() -> list[Closable]:
-    pairs = [(course, profiler()) for course, profiler in list(_registered.items())]
+    pairs = [(course, profiler()) for course, profiler in _registered.copy().items()]
     return [course if profiler is None else profiler for course, profiler in pairs]
 
 
@@ -62,7 +62,7 @@ def find_left_open() -> list[Closable]:
     A lost profiler was deleted, or only the last traceback of an interactive session refers to it.
     """
     values = _variables_of_last_error()
-    profilers = [(course, profiler()) for course, profiler in list(_registered.items())]
+    profilers = [(course, profiler()) for course, profiler in _registered.copy().items()]
     return [course for course, profiler in profilers if profiler is None or any(value is profiler for value in values)]
 
 

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -87,7 +88,7 @@ class _Deferral(contextlib.AbstractContextManager["_Deferral"]):
 
     def arrive(self, number: int) -> None:
         if number in _ENDS:
-            _signal_thread.noticed.set()
+            _signal_thread.is_noticed = True
         is_repeated = number in self._arrived
         if not is_repeated:
             self._arrived.append(number)
@@ -131,7 +132,8 @@ class _SignalThread:
     """
 
     def __init__(self) -> None:
-        self.noticed = threading.Event()
+        self.is_noticed = False
+        """Whether the main thread handles the signal; not an event, in whose lock a second signal could arrive."""
         self._ours: tuple[socket.socket, socket.socket] | None = None
         self._paused = False
         self._mask: set[signal.Signals | int] | None = None
@@ -140,7 +142,7 @@ class _SignalThread:
         """Return False if another library, for example an event loop, uses Python's file descriptor for signals."""
         if not process.has_real_threads():
             return False  # greenlets share the main thread, which a wait in C would block
-        self.noticed.clear()
+        self.is_noticed = False
         receiver, sender = socket.socketpair()
         sender.setblocking(False)
         before = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
@@ -173,7 +175,8 @@ class _SignalThread:
     def pause(self) -> None:
         if self._ours is not None and threading.current_thread() is threading.main_thread():
             # a signal before the child has reset its handlers would be counted as ours, and then lost
-            self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+            self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+            signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)  # runs handlers of the program, which may raise
             before = signal.set_wakeup_fd(-1)
             self._paused = before == self._ours[1].fileno()
             if not self._paused:
@@ -203,17 +206,18 @@ class _SignalThread:
             return True
         ours = [number for number in _ENDS if number in numbers and deferral.handler(number) is _ours]
         # the main thread may wait in a collective without end
-        if ours and not self._is_noticed(0.1 if _is_in_collective() else process.EXIT_S):
+        if ours and not self._wait_for_notice(0.1 if _is_in_collective() else process.EXIT_S):
             _die(ours[0])
         return False
 
-    def _is_noticed(self, limit_s: float) -> bool:
+    def _wait_for_notice(self, limit_s: float) -> bool:
         """Wait until the main thread handles the signal. Time in which other programs use its CPU does not count."""
         main = threading.main_thread()
         thread = CountedThread(main.native_id or 0)
         while limit_s > 0:
             before = thread.cpu_ns() or 0
-            if self.noticed.wait(_WAIT_S):  # a pause of the process ends one short wait at most
+            time.sleep(_WAIT_S)  # a pause of the process ends one short wait at most
+            if self.is_noticed:
                 return True
             is_waiting = thread.is_blocked() is not False
             limit_s -= _WAIT_S if is_waiting else min(((thread.cpu_ns() or 0) - before) * 1e-9, _WAIT_S)
@@ -288,7 +292,7 @@ def _marking_notice(handler: Handler) -> Handler:
     process = os.getpid()
 
     def notice(number: int, frame: Any) -> None:
-        _signal_thread.noticed.set()
+        _signal_thread.is_noticed = True
         if os.getpid() != process:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
