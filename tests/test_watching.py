@@ -569,7 +569,7 @@ def test_collection_of_another_thread_has_no_line():
     collections = Collections(thread=-1)
     for phase in ("start", "stop"):
         collections._listener(phase, {})
-    assert collections.latest_ns()[threading.get_ident()] > 0
+    assert collections.ns_by_thread()[threading.get_ident()] > 0
     (((_, _, place), _),) = collections._new
     assert place == ()
 

@@ -109,7 +109,7 @@ class StepSignal:
         return after_step
 
     def _first_update(self) -> bool:
-        """Import `torch.compiler`, which fails during the import of torch, and return ``is_compiling()``."""
+        # fails during the import of torch
         from torch.compiler import disable, is_compiling
 
         self._is_compiling = is_compiling
@@ -216,7 +216,7 @@ class StepSignal:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Disable step detection at the first error, because thousands of fetches could repeat the error."""
+        """Disable step detection at the first error, which thousands of fetches could repeat."""
         failed = True
         with guard("detecting steps"):
             yield
@@ -233,7 +233,7 @@ class StepSignal:
                 self.yield_to_integration({})
             self.profiler.step()
             if not self.startup.is_over:
-                with lifetime.busy():  # a signal ends the start-up too
+                with lifetime.busy():  # SIGTERM sets the same event
                     self._end_startup()
             if self.early.is_listening and self.mode is not None:
                 self.early.at_step(self.mode)
@@ -290,7 +290,7 @@ class StepSignal:
         return Profilers(self.request)
 
     def _on_user_profiler(self) -> None:
-        """Disable perfhooks for a profiler of the script, which would record nothing while perfhooks records."""
+        """Disable perfhooks for a profiler of the script, which would record nothing."""
         self.disable("the script starts a profiler of its own")
 
     def disable(self, reason: str | None = None) -> None:
@@ -387,10 +387,7 @@ class StepSignal:
             self.early.begin_with_operators()
 
     def _on_early_end(self) -> None:
-        """Start the timeout after which the start-up recording is written.
-
-        If a step detector is chosen before this timeout, `finish` writes the start-up recording.
-        """
+        """Start the timeout after which the start-up recording is written without a step detector."""
         self._subscribe()
         for profiler in (
             self._profilers and self._profilers.current,

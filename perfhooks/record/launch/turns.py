@@ -247,10 +247,7 @@ def _sched_getcpu() -> Callable[[], int | None]:
 
 
 def _move_to_cpu(cpu: int) -> None:
-    """Move this thread to a CPU, without pinning the thread.
-
-    A CPU of another NUMA node is skipped, because memory access would be slower.
-    """
+    """Move this thread to a CPU of the same NUMA node, without pinning the thread."""
     current = _cpu()
     if current in (None, cpu) or not hasattr(os, "sched_setaffinity"):
         return

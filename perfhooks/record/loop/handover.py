@@ -242,10 +242,7 @@ class Handover:
 
     @property
     def _permit(self) -> Permit:
-        """The handlers and the storage that the worker may use.
-
-        Handlers named in files of the run are not permitted, because the author of the files is unknown.
-        """
+        """The handlers and storage that the worker may use, and not those that files of the run name."""
         return Permit(handlers=self.recipes, remote=None if self.run is None else self.run.remote)
 
     def write_timeline(self, loop: WatchedLoop) -> None:

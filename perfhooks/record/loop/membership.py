@@ -111,10 +111,7 @@ class Membership:
         return Run.open(self._out, self._name, job, facts, before=self._number or 0)
 
     def _count_runs(self) -> None:
-        """Count the runs of this process.
-
-        Ranks that do not record also count, so that all ranks use the same number.
-        """
+        """Count the runs of this process, also on unrecorded ranks: all ranks use the same number."""
         if self._number is None and self.writes and not self._name:
             folder = self._out
             key = (str(folder) if remote.is_url(folder) else str(Path(folder).absolute()), self._options["stage"])

@@ -70,7 +70,7 @@ def _ending_elsewhere() -> list[Window]:
 
 
 def _alive(windows: weakref.WeakValueDictionary[int, Window]) -> list[Window]:
-    # a loop over the dictionary fails if another thread changes it
+    # other threads may change the dictionary
     return [window for reference in windows.valuerefs() if (window := reference()) is not None]
 
 

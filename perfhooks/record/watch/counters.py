@@ -96,21 +96,17 @@ def _retries() -> int | None:
 
 
 _SHORTEST_NS: Final = 1_000_000
-"""Minimum length of a stored collection in ns. Usual collections of new objects take 0.1 ms."""
+"""Minimum length of a stored collection in ns."""
 
 
 class Collections:
-    """Intervals of garbage collections, and the code of one thread in which they began.
-
-    The callbacks are functions in C. In a Python function, Python would handle a signal that arrived in the collection,
-    and then drop an exception of the signal's handler, for example KeyboardInterrupt.
-    """
+    """Garbage collections. The callbacks are in C: callbacks in Python drop Ctrl-C during a collection."""
 
     def __init__(self, thread: int = 0) -> None:
         self._new: deque[tuple[tuple[int, int, tuple[Any, ...]], int]] = deque(maxlen=1 << 12)
         self._pauses: deque[tuple[int, int, Frame | None]] = deque(maxlen=1 << 12)
         code = map(attrgetter("f_code", "f_lineno"), map(_CALL, repeat(sys._getframe)))
-        # other threads, and Python's last collection, may have no frame
+        # other threads, and the last collection, may have no frame
         find = {(thread, False): functools.partial(next, code)}.get
         keys = zip(map(_CALL, repeat(threading.get_ident)), map(_CALL, repeat(sys.is_finalizing)), strict=False)
         places = map(_CALL, map(find, keys, repeat(tuple)))
@@ -128,8 +124,7 @@ class Collections:
         with contextlib.suppress(ValueError):
             gc.callbacks.remove(self._listener)
 
-    def latest_ns(self) -> Counter[int]:
-        """Return the time of the latest collections in ns by thread."""
+    def ns_by_thread(self) -> Counter[int]:
         total: Counter[int] = Counter()
         for (thread, begin, _), end in self._new.copy():
             total[thread] += end - begin if begin else 0
@@ -154,7 +149,6 @@ class Collections:
 
 
 def _appending(target: deque[Any], *values: Iterator[object]) -> Callable[..., object]:
-    """Return a function in C that appends the next values to ``target``, with any argument."""
     return functools.partial(next, map(target.append, zip(*values, strict=False)))
 
 

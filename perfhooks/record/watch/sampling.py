@@ -60,7 +60,7 @@ def leave_profilers() -> None:
 
 
 def live_clocks() -> dict[int, int]:
-    """Return the CPU clock of each thread. A thread that ended before its clock is read would crash the process."""
+    """Return the CPU clock of each thread, while no thread can end."""
     if not hasattr(time, "pthread_getcpuclockid"):
         return {}
     idents, threads = tee(chain.from_iterable(_called(sys._current_frames)))
@@ -82,9 +82,9 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
 def _without_collection(values: Iterable[T]) -> list[T]:
     """Read an iterator that runs no Python code.
 
-    Before Python 3.12, each new object can begin a garbage collection. A finalizer then releases the GIL: the other thread
-    ends or leaves its frame, and memory that was freed is used. One call in C disables the collection, reads, and
-    enables it, so no other thread runs in between.
+    Before Python 3.12, each new object can begin a garbage collection. A finalizer then releases the GIL: the other
+    thread ends or leaves its frame, and freed memory is used. One call in C disables the collection, reads, and enables
+    it, so no other thread runs.
     """
     if not _COLLECTS_AT_ANY_OBJECT:
         return list(values)

@@ -63,7 +63,7 @@ class Watcher:
         self._wake_lock.acquire()
         self._thread: threading.Thread | None = None
         self._next_poll = 0.0
-        self._lock = threading.RLock()  # a finalizer of the program may end a loop
+        self._lock = threading.RLock()  # finalizers may end loops
         self._working = threading.Lock()
         """Held while a loop is checked and its files are written."""
 

@@ -114,7 +114,7 @@ def _thread_fields(file: int) -> dict[str, Any]:
 
 
 def _address(file: int, frame: types.FrameType) -> int:
-    """Return the address of the interpreter frame, to which the frame object points from Python 3.11 on."""
+    """Return the address of the interpreter frame: from Python 3.11 on, not the frame object."""
     if sys.version_info < (3, 11):
         return id(frame)
     return word(os.pread(file, WORD, id(frame) + OBJECT + WORD), 0)
@@ -123,7 +123,7 @@ def _address(file: int, frame: types.FrameType) -> int:
 def _running(file: int, depth: int) -> set[tuple[int, int]]:
     """Return pairs of offsets that may lead from the thread state to the running frame; -1 if one offset is enough.
 
-    The search calls no other Python function, because the called function would become the running frame.
+    The search calls no Python function, which would become the running frame.
     """
     address, state = _address(file, sys._getframe()), thread_state()
     offsets = set()

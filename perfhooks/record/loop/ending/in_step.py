@@ -88,10 +88,7 @@ def _run(act: Callable[[], object], frame: FrameType | None) -> None:
 
 
 def _may_run(frame: FrameType | None) -> bool:
-    """Return whether the recorder can end now.
-
-    The recorder cannot end inside a backward pass, because torch restores the recorder at the end of the pass.
-    """
+    """Return whether the recorder can end now. At the end of a backward pass, torch would restore the recorder."""
     if signals.deferral.is_active or torch._C._current_graph_task_id() != -1:  # noqa: SLF001 -- torch has no public name
         return False
     inner = ""

@@ -133,7 +133,7 @@ class _SignalThread:
 
     def __init__(self) -> None:
         self.is_noticed = False
-        """Whether the main thread handles the signal; not an event, in whose lock a second signal could arrive."""
+        """Whether the main thread handles the signal; no event, whose lock may be held when a second signal arrives."""
         self._ours: tuple[socket.socket, socket.socket] | None = None
         self._paused = False
         self._mask: set[signal.Signals | int] | None = None
@@ -176,7 +176,7 @@ class _SignalThread:
         if self._ours is not None and threading.current_thread() is threading.main_thread():
             # a signal before the child has reset its handlers would be counted as ours, and then lost
             self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-            signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)  # runs handlers of the program, which may raise
+            signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)  # runs handlers, which may raise
             before = signal.set_wakeup_fd(-1)
             self._paused = before == self._ours[1].fileno()
             if not self._paused:
@@ -233,10 +233,7 @@ def _is_in_collective() -> bool:
 
 
 def _die(number: int) -> None:
-    """End the process by a signal.
-
-    Python can reset signal handlers only in the main thread, so this function calls C.
-    """
+    """End the process by a signal. Python itself resets signal handlers in the main thread only."""
     ctypes.CDLL(None).signal(number, None)
     os.kill(os.getpid(), number)
 

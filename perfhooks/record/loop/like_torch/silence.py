@@ -38,7 +38,7 @@ def suppress_start_output() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _suppress_kineto() -> Iterator[None]:
-    """Hide Kineto's log messages. Kineto reads the level once, when the first recorder of a process starts.
+    """Hide Kineto's log messages. Kineto reads the level once per process.
 
     Level 6 hides errors too, so hosts with a device keep Kineto's level.
     """

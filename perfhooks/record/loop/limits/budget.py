@@ -311,7 +311,7 @@ class WindowBudget:
         if here != self._owner:  # the owner may hold the lock of this list
             ours = (thread.ident for thread in threading.enumerate() if thread.name.startswith(process.THREADS))
             self._untraced = {here, *ours}
-        collected_ns = self._collections.latest_ns()
+        collected_ns = self._collections.ns_by_thread()
         for ident, cpu_clock in live_clocks().items():
             if ident in self._untraced:
                 continue
