@@ -6,8 +6,10 @@ Arguments: a JSON list of cases ``[stage, rank, kind]``, and the steps of each. 
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import distributed, nn
@@ -16,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 CASES = [tuple(case) for case in json.loads(sys.argv[1])]
 STEPS = int(sys.argv[2])
 DELAY_S = 0.025
+DELAYS_S: list[float] = []
 KINDS = {
     "none": lambda _: False,
     "constant": lambda _: True,
@@ -26,10 +29,12 @@ KINDS = {
 
 
 def late(step: int, stage: str) -> None:
-    """Sleep where the case of this step has planted a delay."""
+    """Sleep where the case of this step has planted a delay. On a busy machine a sleep takes longer."""
     where, rank, kind = CASES[min(step // STEPS, len(CASES) - 1)]
     if stage == where and rank == distributed.get_rank() and KINDS[kind](step % STEPS):
+        began = time.perf_counter()
         time.sleep(DELAY_S)
+        DELAYS_S.append(time.perf_counter() - began)
 
 
 class Samples(Dataset):
@@ -71,6 +76,8 @@ def main() -> None:
         late(net.at, "update")
         optimizer.step()
     distributed.destroy_process_group()
+    if DELAYS_S:
+        Path("delay_ms.txt").write_text(f"{1e3 * statistics.median(DELAYS_S)}")
 
 
 main()
