@@ -27,6 +27,7 @@ from perfhooks.record.launch.summary_text import Box, box, plain, text_of
 from perfhooks.report.finishing.leftovers import finish_all
 from perfhooks.report.page.run_summary import RunSummary, SummaryFinding, SummaryPart
 from perfhooks.run.capture import Capture, Cost, Place
+from perfhooks.run.circumstances import Circumstances
 from perfhooks.run.publishing import draft_of
 
 pytestmark = [
@@ -389,6 +390,7 @@ def test_summary_is_a_box_on_a_terminal_and_plain_in_a_pipe(golden):
     golden("exit_summary.txt", "\n".join([*boxes, plain(content)]))
 
 
+BUSY = "  warning: this job waited for a CPU 70% of the time, so times are too high"
 MADE = {
     "headline": "steps 20-22: 30 ms, 60% backward, 40% forward",
     "summary": {"wall_ms": 30.0, "backward_ms": 18.0, "forward_ms": 12.0},
@@ -400,6 +402,7 @@ MADE = {
     ("facts", "lines"),
     [
         ({"state": "spooled"}, ["perfhooks: step 12.5 ms"]),
+        ({"state": "spooled", "circumstances": Circumstances(queued=0.7)}, ["perfhooks: step 12.5 ms", BUSY]),
         (MADE, ["perfhooks: step 12.5 ms (profiled steps 20-22: 30 ms)", "  backward 60%, forward 40%"]),
     ],
 )

@@ -329,6 +329,26 @@ def test_module_that_trains_itself_has_a_backward_pass(tmp_path):
     assert recorded.ms("backward") >= in_calls + in_grad - 1e-6
 
 
+def test_label_ends_with_the_step(tmp_path, capfd):
+    """As in a module that trains itself, and whose optimizer ends the step. torch warned about the optimizer."""
+    learner = Learner(64, 64)
+    optimizer = torch.optim.Adam(learner.parameters())
+    with perfhooks.Profiler(out=tmp_path, schedule=SCHEDULE, **OPTIONS) as prof:
+        optimizer.register_step_post_hook(lambda *_: prof.step())
+        trained = []
+        learner.register_forward_hook(lambda *_: trained.append(optimizer.step()))
+        for _ in range(8):
+            learner(torch.randn(4, 64))
+    recorded = Recorded(tmp_path)
+    trace = recorded.trace
+    calls = trace.named(Kind.ANNOTATION, prefix=labels.AUTOMATIC["forward"])
+    marks = trace.named(Kind.ANNOTATION, prefix=labels.STEP_MARK)
+    assert len(trained) == 8
+    assert len(calls) == len(marks) == 2
+    assert (trace.end[calls] <= trace.end[marks]).all()
+    assert "Warning: Optimizer.step" not in capfd.readouterr().err
+
+
 def test_functional_training_has_a_forward_and_a_backward_pass(tmp_path):
     """Without a module and with ``torch.autograd.grad``, from what autograd leaves in the trace."""
     weight = torch.randn(256, 256, requires_grad=True)

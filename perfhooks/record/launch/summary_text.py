@@ -95,11 +95,11 @@ def _of_timeline(run: FinishedRun) -> RunSummary | None:
     if loop and (median_ms := typical[loop].median_ms) is not None:
         summary.step_ms = median_ms
         for capture in captures:
+            summary.warning = capture.warning or summary.warning
             if in_timeline(capture.stage) == loop and capture.has_step_times:
                 summary.profiled_steps = words.steps(capture.first, capture.end)
                 summary.profiled_ms = capture.summary["wall_ms"]
                 summary.parts = shares_of_step(summary, capture.summary, typical[loop])
-                summary.warning = capture.warning
         return summary
     part = next((capture for capture in captures if capture.is_part), None)
     if part is not None:

@@ -32,7 +32,6 @@ from perfhooks.run.circumstances import processor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
 
     from perfhooks.record.loop.window import Window
     from perfhooks.run.circumstances import Loader
@@ -56,7 +55,7 @@ _call_module: Callable[..., Any] = Module.__call__
 class _LabelState:
     thread: int = 0
     """Identifier of the thread whose calls are labelled; 0 while labelling is off."""
-    is_label_open: bool = False
+    open: list[LabelledRange] = field(default_factory=list)
     is_restored: bool = False
     part_without_gradients: str = labels.VALIDATION
     last_part: str = labels.FORWARD
@@ -74,7 +73,7 @@ class _LabelState:
 
 
 _state: Final = _LabelState()
-_Label: TypeAlias = "AbstractContextManager[Any] | None"
+_Label: TypeAlias = "LabelledRange | None"
 
 
 class _Patch(NamedTuple):
@@ -103,7 +102,7 @@ def start(
     In stages other than ``train``, calls without gradients are labelled as the forward pass. ``on_read`` is called once
     per step with each loader iterator.
     """
-    _state.thread, _state.is_label_open, _state.on_call = get_ident(), False, on_call
+    _state.thread, _state.on_call = get_ident(), on_call
     _state.on_read = on_read or id
     _state.loaders.begin_step()
     if _state.patches:
@@ -146,7 +145,14 @@ def _find_original() -> bool:
 def stop() -> None:
     while _state.patches:
         _state.patches.pop().undo()
-    _state.thread, _state.is_label_open, _state.is_restored, _state.on_call, _state.on_read = 0, False, False, None, id
+    end_labels()
+    _state.thread, _state.is_restored, _state.on_call, _state.on_read = 0, False, None, id
+
+
+def end_labels() -> None:
+    """End all labels with the step. torch would warn about an optimizer in a longer label."""
+    while _state.open and get_ident() == _state.thread:
+        _exit(_state.open.pop())
 
 
 def loader() -> Loader | None:
@@ -241,8 +247,7 @@ def _labelling(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def labelled(*args: Any, **kwargs: Any) -> Any:
-        is_inside = _state.is_label_open
-        if is_compiling() or (is_inside and part != labels.BACKWARD) or get_ident() != _state.thread:
+        if is_compiling() or (_state.open and part != labels.BACKWARD) or get_ident() != _state.thread:
             return function(*args, **kwargs)
         label = None
         try:
@@ -252,7 +257,7 @@ def _labelling(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
             hide_frames(error)
             raise
         finally:
-            end(label, is_inside)
+            end(label)
 
     return _uncompiled(labelled, recursive=False)
 
@@ -294,14 +299,14 @@ def _labelled_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
         return _call_module(module, *args, **kwargs)
     # Most calls are inner ones, and with stacks every function called here adds an event to the trace. So this path is
     # the same on other threads, and _is_compiled is inlined.
-    is_noted = _state.is_label_open and id(module) in _state.order.seen
+    is_noted = _state.open and id(module) in _state.order.seen
     if is_noted and module._compiled_call_impl is None and type(module).__name__ != _COMPILED:
         return _call_module(module, *args, **kwargs)
     if is_compiling() or get_ident() != _state.thread:
         return _call_module(module, *args, **kwargs)
     if id(module) not in _state.order.seen:
-        _state.order.add(module, is_outermost=not _state.is_label_open)
-    if _state.is_label_open:
+        _state.order.add(module, is_outermost=not _state.open)
+    if _state.open:
         if _is_compiled(module):
             _restore_call()
         return _call_module(module, *args, **kwargs)
@@ -352,30 +357,36 @@ def _part_of(module: Module) -> str:
 
 
 def _begin(part: str) -> _Label:
-    _state.is_label_open = True
     try:
         if not _state.has_function_mode:
             _state.has_function_mode = any(not type(mode).__module__.startswith("torch.") for mode in _function_modes())
-        label: AbstractContextManager[Any] = LabelledRange(labels.AUTOMATIC[part])
+        label = LabelledRange(labels.AUTOMATIC[part])
         label.__enter__()
     except Exception as error:
         if is_of_handler(error):
             raise
         logger.debug("%s could not be labelled", part, exc_info=True)
         return None
+    _state.open.append(label)
     return label
 
 
-def _end(label: _Label, is_inside: bool = False) -> None:
-    _state.is_label_open = is_inside
-    if _state.is_restored and _state.patches and not is_inside:
+def _end(label: _Label) -> None:
+    is_open = label in _state.open
+    if label is not None and is_open:
+        _state.open.remove(label)
+    if _state.is_restored and _state.patches and not _state.open:
         _state.is_restored = False
         if vars(Module).get("__call__") is _call_module:
             _state.patches[0].apply()
-    if label is not None:
-        try:
-            label.__exit__(None, None, None)
-        except Exception as error:
-            if is_of_handler(error):
-                raise
-            logger.debug("a label could not be closed", exc_info=True)
+    if label is not None and is_open:
+        _exit(label)
+
+
+def _exit(label: LabelledRange) -> None:
+    try:
+        label.__exit__(None, None, None)
+    except Exception as error:
+        if is_of_handler(error):
+            raise
+        logger.debug("a label could not be closed", exc_info=True)

@@ -19,7 +19,7 @@ from torch.profiler import ProfilerAction, ProfilerActivity
 from perfhooks.core import process
 from perfhooks.core.labels import DEVICE_STOPPED
 from perfhooks.core.schedule import Phase
-from perfhooks.record.loop import next_recorder, stack_support, wall_clock
+from perfhooks.record.loop import labelling, next_recorder, stack_support, wall_clock
 from perfhooks.record.loop.ending import cupti, open_ranges
 from perfhooks.record.loop.ending.in_step import LONGEST_S, SHORTEST_S, Overseer
 from perfhooks.record.loop.like_torch import silence
@@ -217,6 +217,7 @@ class Window(WindowResults):
 
     def step(self) -> None:
         was_running = self.budget.is_running
+        labelling.end_labels()
         super().step()
         if was_running:
             self.budget.end_step()
