@@ -195,6 +195,14 @@ def test_a_folder_of_torchs_own_handler_is_read(run, tmp_path):
 # --- errors: one line and exit code 2
 
 
+def test_missing_run_names_the_newest_run(run, tmp_path, monkeypatch):
+    """Integrations write below the log folder of the framework."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logs/perf/r").mkdir(parents=True)
+    publish_json(tmp_path / "logs/perf/r/run.json", {"format": 1})
+    assert "perf/latest does not exist; the newest run is logs/perf/r" in run("perf/latest")[2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

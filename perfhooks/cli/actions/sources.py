@@ -54,7 +54,10 @@ def find(target: str | None) -> list[Source]:
     if target is not None and is_url(target):
         return [Source(target)]
     if not path.exists():
-        raise TraceError(f"{path} does not exist")
+        newest = ""
+        with contextlib.suppress(PerfhooksError):
+            newest = f"; the newest run is {last_run()}"
+        raise TraceError(f"{path} does not exist{newest}")
     if not path.is_dir():
         return [Source(path)]
     run = run_in(path)
