@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -251,7 +252,7 @@ def test_suggested_seconds_include_slow_first_steps():
         (0.001, 3, "", "The same, "),
         (0.1, 4, "", "Undecided: "),
         (0.5, 1, "100 steps are too few, about 1,700 would do: let each command train for longer", None),
-        (9.0, 1, "100 steps are too few, and too uneven: let each command train for much longer", None),
+        (9.0, 1, "100 steps are too few, and too uneven: let each command train for longer", None),
     ],
 )
 def test_too_uneven_steps_end_after_few_pairs(monkeypatch, spread, pairs, shortage, line):
@@ -262,13 +263,16 @@ def test_too_uneven_steps_end_after_few_pairs(monkeypatch, spread, pairs, shorta
     def add_pair(_):
         for command in (a, b):
             blocks = [Block(8, *3 * [round(1e7 * math.exp(rng.normal(0, spread)))], 0) for _ in range(12)]
-            facts = {"steps": 100, "pids": [], "mark_end": lambda: None}
+            facts = {"steps": 100, "pids": [], "mark_end": lambda: None, "is_ended": True}
             made.programs.append(SimpleNamespace(command=command, blocks=blocks, **facts))
         made._count(made.programs[-2:])
 
     monkeypatch.setattr(alternation.Alternation, "_add_pair", add_pair)
     made.run()
     assert (len(made.pairs), made.shortage) == (pairs, shortage)
+    bounded = alternation.Alternation(**vars(made) | {"plan": replace(made.plan, seconds=5)})
+    limit = "use a larger --seconds or --steps"
+    assert bounded.shortage == shortage.replace("let each command train for longer", limit)
     result = alternation.ComparisonResult(made.plan, made.judgement, made.shortage, [], None)
     assert next(written.lines(result)).startswith(line or f"Undecided: {shortage}.")
 

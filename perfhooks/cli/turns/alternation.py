@@ -93,10 +93,12 @@ class Alternation:
             return ""
         steps = min(program.steps for program in self.programs)
         few = words.count(steps, "step is", "steps are")
+        is_bounded = (self.plan.seconds or self.plan.steps) and all(program.is_ended for program in self.programs)
+        longer = "use a larger --seconds or --steps" if is_bounded else "let each command train for longer"
         if judgement.missing_steps == math.inf:
-            return f"{few} too few, and too uneven: let each command train for much longer"
+            return f"{few} too few, and too uneven: {longer}"
         needed = f"{float(f'{steps * judgement.missing_steps:.2g}'):,.0f}"
-        return f"{few} too few, about {needed} would do: let each command train for longer"
+        return f"{few} too few, about {needed} would do: {longer}"
 
     def run(self) -> None:
         try:
