@@ -448,6 +448,24 @@ def test_other_number_of_steps_is_rejected():
     assert judged([Effects(losses=[1.0], steps=100)], [ended]).status == "faster", "B was ended"
 
 
+@pytest.mark.parametrize("is_repeated", [True, False])
+def test_trial_with_too_few_steps_is_longer_the_second_time(monkeypatch, is_repeated):
+    seconds, measured = [], SimpleNamespace(shortage="", interrupted=0, failed=None)
+
+    def measure(*_, **how):
+        seconds.append(how["seconds"])
+        if is_repeated or len(seconds) == 1:
+            raise perfhooks.PerfhooksError("B made too few steps to compare")
+        return measured
+
+    monkeypatch.setattr(session.turns, "measured", measure)
+    options = dict.fromkeys(("is_numeric_allowed", "all_changes", "is_copied"), False)
+    made = session.Session(words=["train.py"], minutes=1, out=None, **options)
+    result = made._trial("fused", (BY_NAME["fused"],), made.ends)
+    assert result == ("B made too few steps to compare" if is_repeated else measured)
+    assert seconds == [5, 20]
+
+
 def test_interrupted_combination_leaves_no_patch(tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text(SCRIPT)
     monkeypatch.chdir(tmp_path)

@@ -171,16 +171,22 @@ class Session:
     ) -> ComparisonResult | str:
         step_s = 1e-3 * (self.findings.step.ms if self.findings and self.findings.step else 0.0)
         make = functools.partial(self._commands, changes, patch)
-        try:
-            for factor in (1, _LONGER):
-                seconds, ends = factor * max(_SECONDS, _STEPS * step_s), min(ends, self.ends)
+        result: ComparisonResult | str = ""
+        for factor in (1, _LONGER):
+            seconds, ends = factor * max(_SECONDS, _STEPS * step_s), min(ends, self.ends)
+            try:
                 result = turns.measured(make, ends=ends, label=f"{label}: ", tolerance=TOLERANCE, seconds=seconds)
-                if not result.shortage or result.interrupted or time.monotonic() > ends:
-                    break
-        except NoStepsError as error:
-            if error.program == "A":
-                raise PerfhooksError(f"the original training cannot be measured: {error.reason}") from error
-            return error.reason
+            except NoStepsError as error:
+                if error.program == "A":
+                    raise PerfhooksError(f"the original training cannot be measured: {error.reason}") from error
+                return error.reason
+            except PerfhooksError as error:
+                result = str(error)
+            has_enough = not isinstance(result, str) and (result.interrupted or not result.shortage)
+            if has_enough or time.monotonic() > ends:
+                break
+        if isinstance(result, str):
+            return result
         self.interrupted = self.interrupted or result.interrupted
         if result.failed is not None and result.failed.command.name == "A":
             last = next(iter(result.failed.last_lines[-1:]), "")
