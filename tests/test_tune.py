@@ -335,8 +335,8 @@ for step in range(1_000_000):
 def test_waits_of_a_finding_become_a_proposal(tune, tmp_path, monkeypatch):
     """A class that claims to be on a device stands for a device."""
     facts = {"title": "", "evidence": [], "fix": "", "values": {}, "ranks": [], "doubts_others": False}
-    nothing = dict.fromkeys(("code", "file", "line", "rank", "gain", "measured", "reason"))
-    planted = FindingRow(rule="synchronisation", confidence="none", **facts, **nothing)
+    facts |= {"rule": "synchronisation", "confidence": "none"}
+    planted = FindingRow(**{**dict.fromkeys(FindingRow.__struct_fields__), **facts})
     from_data = findings_file.from_data
     replace = msgspec.structs.replace
     monkeypatch.setattr(findings_file, "from_data", lambda data: replace(from_data(data), findings=[planted]))
