@@ -159,7 +159,8 @@ class LoopController:
             and not self.windows.begun
             and not spare_windows()
         ):
-            level = logging.DEBUG if self.windows.handover.is_summed_up else logging.WARNING
+            level = logging.INFO if isinstance(self.requests.base, OnRequest) else logging.WARNING
+            level = logging.DEBUG if self.windows.handover.is_summed_up else level
             logger.log(level, self.why_nothing())
         if self.state is LoopState.RUNNING:
             return
