@@ -525,6 +525,12 @@ def test_rejected_change_shows_the_reason(capsys, outcome, result):
     assert ("No change is certainly faster" in output) == (outcome != "faster")
 
 
+def test_time_limit_before_a_result_is_named(capsys):
+    row = TunedChange(name="fused", rules=[], status="not measured")
+    results._tell(SimpleNamespace(rows={"fused": row}, final=None, patch=None))
+    assert "The time limit ended the trials before all results" in capsys.readouterr().out
+
+
 @pytest.mark.process
 def test_hanging_trial_ends_with_the_time_limit_and_changes_only_its_copy(tune, tmp_path):
     wait = "time.sleep(1e6 if get_worker_info() else 0), open(str(__import__('os').getpid()) + '.run', 'w').close()"

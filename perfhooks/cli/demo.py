@@ -15,7 +15,7 @@ def command(
     out: Annotated[Path, typer.Option("--out", help="Folder of all runs.")] = Path("perf"),
     show_it: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
 ) -> None:
-    """Profile a small training on this machine, and show its report."""
+    """Profile a small training on this machine, and write its report."""
     import perfhooks.record.loop  # noqa: F401 -- says which torch to install where there is none
 
     table, page = run(out)

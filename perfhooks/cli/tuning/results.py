@@ -81,6 +81,8 @@ def _tell(session: Session) -> None:
             nothing = "All faster changes together are not certainly faster, so nothing is kept. Increase --minutes."
         elif faster := [row for row in rows if row.outcome == "faster"]:
             nothing = "\n".join(f"{row.name} is faster, but {row.reason}." for row in faster)
+        elif any(row.status == "not measured" for row in rows):
+            nothing = "The time limit ended the trials before all results, so nothing is kept. Increase --minutes."
         typer.echo(nothing)
         return
     result = f"{describe(session.final)}, saves {ms(session.final.gain_ms or 0.0)} a step"
