@@ -31,7 +31,6 @@ from perfhooks.core.options import all_options
 from perfhooks.record.launch import children, detached, exit_summary, notes, startup
 from perfhooks.record.launch.command_line import VARIABLE
 from perfhooks.record.launch.summary_text import text_of
-from perfhooks.record.watch.sampling import frames_of
 from perfhooks.run import liveness
 from perfhooks.run.publishing import publish_json
 
@@ -266,7 +265,7 @@ def test_helper_process_is_no_separate_program(monkeypatch):
 def test_time_before_the_first_step_is_split_by_files(file, function, in_step, phase):
     scope = {}
     exec(compile(f"def {function}(act): return act()", file, "exec"), scope)
-    told = scope[function](lambda: startup.classify(frames_of(threading.get_ident()), in_step=in_step))
+    told = scope[function](lambda: startup.classify(threading.get_ident(), in_step=in_step))
     assert told.phase == phase
     assert "test_launching.py:" in told.what, "the user's own line"
 

@@ -39,7 +39,7 @@ from perfhooks.record.watch.counters import Collections, CountedThread, Counters
 from perfhooks.record.watch.loops import WatchedLoop
 from perfhooks.record.watch.pace import Pace
 from perfhooks.record.watch.samples import FoldedStacks, Sample
-from perfhooks.record.watch.sampling import outwards, stack_of
+from perfhooks.record.watch.sampling import frames_of, outwards, stack_of, variables_of
 from perfhooks.record.watch.slow import SlowSteps, predict
 from perfhooks.run import layout, timeline
 from perfhooks.run.finished import FinishedRun
@@ -418,7 +418,7 @@ def test_a_stack_of_a_deep_recursion_has_its_innermost_frames():
 
 LEAVES_ITS_FRAMES = """
 import gc, sys, threading
-from perfhooks.record.watch.sampling import frames_of, stack_of, variables_of
+from perfhooks.record.watch.sampling import stack_of
 
 reader, deep, may_leave, left = threading.current_thread(), threading.Event(), threading.Event(), threading.Event()
 
@@ -524,6 +524,30 @@ def test_counters_of_an_ended_training_thread_are_empty(tmp_path, run_script):
     """The C library read the clock of the thread in memory that the system had unmapped."""
     done = run_script(ENDED_TRAINING)
     assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr
+
+
+def test_variables_of_a_sampled_frame_are_freed_in_their_own_thread():
+    freed, entered, leave = [], threading.Event(), threading.Event()
+
+    class Owned:
+        def __del__(self):
+            freed.append(threading.current_thread())
+
+    def train():
+        owned = Owned()
+        entered.set()
+        leave.wait()
+        return owned is None
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    entered.wait()
+    read = frames_of(thread.ident), variables_of(thread.ident, {train.__code__}, "thread", "owned_by")
+    leave.set()
+    thread.join()
+    assert freed == [thread]
+    assert train.__code__ in [frame.code for frame in read[0]]
+    assert read[1] == [(train.__code__, None, None)]
 
 
 def test_sample_of_a_deep_recursion_reads_few_frames():

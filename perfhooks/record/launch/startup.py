@@ -24,7 +24,9 @@ from perfhooks.run.publishing import csv_bytes, publish
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
-    from types import FrameType
+    from types import CodeType
+
+    from perfhooks.record.watch.sampling import Frame
 
 _SCRIPT_SAMPLES: Final = 3
 """Number of consecutive stack samples inside the script after which `when_computing` is called."""
@@ -105,7 +107,7 @@ class Startup:
         while last < end:
             is_over = self._over.wait(0.1)
             now = time.monotonic_ns()
-            sample = classify(frames_of(self._main), in_step=self._in_step)
+            sample = classify(self._main, in_step=self._in_step)
             self._add(sample, (now - last) * 1e-9)
             last = now
             in_script = in_script + 1 if sample.phase == "script" else 0
@@ -119,41 +121,41 @@ class Startup:
         self._seconds[sample] = self._seconds.get(sample, 0.0) + seconds
 
 
-def classify(stack: list[FrameType], *, in_step: bool) -> StartupSample:
-    imports = [caller for caller in stack if caller.f_code.co_filename.endswith(_IMPORTING)]
+def classify(thread: int, *, in_step: bool) -> StartupSample:
+    stack = frames_of(thread)
+    imports = {caller.code for caller in stack if caller.file.endswith(_IMPORTING)}
     return (
-        StartupSample("imports", _imported(imports))
+        StartupSample("imports", _imported(thread, imports))
         if imports
         else StartupSample(_phase(stack, in_step), _own_line(stack))
     )
 
 
-def _phase(stack: list[FrameType], in_step: bool) -> str:
-    files = [caller.f_code.co_filename for caller in stack]
+def _phase(stack: list[Frame], in_step: bool) -> str:
+    files = [caller.file for caller in stack]
     if any(map(frames.COMPILES.search, files)):
         return "compilation"
     if any(frames.LOADER in file for file in files):
         return "first batch"
     if in_step:
         return "first step"
-    constructors = (caller.f_code.co_filename for caller in stack if caller.f_code.co_name == "__init__")
+    constructors = (caller.file for caller in stack if caller.name == "__init__")
     return "model" if any(frames.MODELS in file for file in constructors) else "script"
 
 
-def _imported(imports: list[FrameType]) -> str:
-    for frame in reversed(imports):
-        name = variables_of(frame).get("name")
+def _imported(thread: int, imports: set[CodeType]) -> str:
+    for _, name in reversed(variables_of(thread, imports, "name")):
         if isinstance(name, str):
             return name.partition(".")[0]
     return "?"
 
 
-def _own_line(stack: list[FrameType]) -> str:
+def _own_line(stack: list[Frame]) -> str:
     for frame in stack:
-        file = frame.f_code.co_filename
+        file = frame.file
         if not file.startswith(("<", *_INSTALLED)) and not frames.is_ours(file):
-            return f"{display_path(file)}:{frame.f_lineno} {frame.f_code.co_name}"
-    return stack[-1].f_code.co_name if stack else "(the main thread has ended)"
+            return f"{display_path(file)}:{frame.line} {frame.name}"
+    return stack[-1].name if stack else "(the main thread has ended)"
 
 
 _INSTALLED: Final = tuple({sys.prefix, sys.base_prefix, *(path for path in sys.path if "-packages" in path)})

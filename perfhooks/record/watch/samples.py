@@ -25,9 +25,8 @@ from perfhooks.record.watch.sampling import frames_of, stack, variables_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import FrameType
 
-    from perfhooks.record.watch.sampling import Stack
+    from perfhooks.record.watch.sampling import Frame, Stack
 
 _LATE_NS: Final = 300_000
 """Minimum delay in ns of a sample that waited for the GIL. On a virtual machine, a thread needs a third of this delay
@@ -79,7 +78,7 @@ class Sampler:
     def sample(self, ident: int, native: int, *, now: int, spent_ns: int, late_ns: int) -> Sample:
         # stack first: the system calls below release the GIL, and the training continues
         read = frames_of(ident, 200)
-        sampled, is_evaluating = stack(read), _is_evaluating(read)
+        sampled, is_evaluating = stack(read), _is_evaluating(ident, read)
         if sampled != self._stack:  # keep an equal stack: new objects bring Python's next collection nearer
             self._stack = sampled
         state = self._state(self.thread(native), spent_ns)
@@ -119,17 +118,19 @@ class Sampler:
         return {True: State.BLOCKED, False: State.QUEUEING, None: State.UNKNOWN}[thread.is_blocked()]
 
 
-def _is_evaluating(stack: Sequence[FrameType]) -> bool:
-    call = None
-    is_without_gradients = False
-    for frame in stack:
-        if frame.f_code.co_name == frames.CALLS_MODULE and frames.MODELS in frame.f_code.co_filename:
-            call, is_without_gradients = frame, False
-        elif call is not None and frame.f_code.co_filename.endswith(frames.SWITCHES_GRADIENTS):
-            switch = type(getattr(variables_of(frame).get("ctx_factory"), "__self__", None)).__name__
+def _is_evaluating(thread: int, stack: Sequence[Frame]) -> bool:
+    calls = {frame.code for frame in stack if frame.name == frames.CALLS_MODULE and frames.MODELS in frame.file}
+    if not calls:
+        return False
+    switches = {frame.code for frame in stack if frame.file.endswith(frames.SWITCHES_GRADIENTS)}
+    module, is_without_gradients = None, False
+    for code, owner, factory in variables_of(thread, calls | switches, "self", "ctx_factory"):
+        if code in calls:
+            module, is_without_gradients = owner, False
+        elif module is not None:
+            switch = type(getattr(factory, "__self__", None)).__name__
             is_without_gradients |= switch in ("no_grad", "inference_mode")
-    is_training = call is None or getattr(variables_of(call).get("self"), "training", True) is not False
-    return is_without_gradients or not is_training
+    return is_without_gradients or getattr(module, "training", True) is False
 
 
 class FoldedStacks:

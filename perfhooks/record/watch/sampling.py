@@ -22,10 +22,6 @@ class Frame(NamedTuple):
     code: CodeType
     line: int
 
-    @classmethod
-    def of(cls, frame: FrameType) -> Frame:
-        return cls(frame.f_code, frame.f_lineno or 0)
-
     @property
     def file(self) -> str:
         return self.code.co_filename
@@ -67,16 +63,26 @@ def live_clocks() -> dict[int, int]:
     return dict(_without_collection(zip(idents, map(time.pthread_getcpuclockid, threads), strict=False)))
 
 
-def frames_of(thread: int, limit: int = 1000) -> list[FrameType]:
-    """Return the frames of a thread, the innermost first."""
+def frames_of(thread: int, limit: int = 1000) -> list[Frame]:
+    """Return the frames of a thread, the innermost first. A frame object would free its variables in our thread."""
+    read = _without_collection(map(attrgetter("f_code", "f_lineno"), _chain(thread, limit)))
+    return [Frame(code, line or 0) for code, line in read]
+
+
+def variables_of(thread: int, codes: set[CodeType], *names: str) -> list[tuple[Any, ...]]:
+    """Return code and variables of each frame of some functions."""
+    selectors: list[bool] = []
+    selecting: Iterator[Any] = map(selectors.append, map(codes.__contains__, map(attrgetter("f_code"), _chain(thread))))
+    columns = [map(attrgetter("f_code"), compress(_chain(thread), selectors))]
+    for name in names:
+        frames = compress(_chain(thread), selectors)
+        columns.append(map(methodcaller("get", name), map(attrgetter("f_locals"), frames)))
+    return _without_collection(chain(compress(selecting, repeat(0)), zip(*columns, strict=False)))
+
+
+def _chain(thread: int, limit: int = 1000) -> Iterator[FrameType]:
     innermost = map(methodcaller("get", thread), _called(sys._current_frames))
-    chained = accumulate(chain(innermost, repeat("f_back", limit - 1)), getattr)
-    return _without_collection(iter(chained.__next__, None))
-
-
-def variables_of(frame: FrameType) -> dict[str, Any]:
-    read: Iterator[dict[str, Any]] = map(attrgetter("f_locals"), [frame])
-    return _without_collection(read)[0]
+    return iter(accumulate(chain(innermost, repeat("f_back", limit - 1)), getattr).__next__, None)
 
 
 def _without_collection(values: Iterable[T]) -> list[T]:
@@ -108,9 +114,9 @@ def stack_of(thread: int) -> Stack:
     return stack(frames_of(thread, 200))
 
 
-def stack(frames: Iterable[FrameType]) -> Stack:
+def stack(frames: Iterable[Frame]) -> Stack:
     # at its end, the training reads its own stack
-    return tuple(dropwhile(lambda frame: frame.file.startswith(_OURS), map(Frame.of, frames)))[::-1]
+    return tuple(dropwhile(lambda frame: frame.file.startswith(_OURS), frames))[::-1]
 
 
 def common(first: Stack, second: Stack) -> int:

@@ -1,7 +1,7 @@
 """Signals are deferred while perfhooks works. SIGTERM and SIGHUP are deferred only until a window is saved.
 
 Without deferral, perfhooks could catch exceptions of the program's signal handlers. A Python handler runs too late if
-the main thread is in a long call, for example in a collective.
+the main thread is in a long call.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class _SignalThread:
 
     def __init__(self) -> None:
         self.is_noticed = False
-        """Whether the main thread handles the signal; no event, whose lock may be held when a second signal arrives."""
+        """Whether the main thread handles the signal; an event has a lock, and signals nest."""
         self._ours: tuple[socket.socket, socket.socket] | None = None
         self._paused = False
         self._mask: set[signal.Signals | int] | None = None
@@ -211,7 +211,7 @@ class _SignalThread:
         return False
 
     def _wait_for_notice(self, limit_s: float) -> bool:
-        """Wait until the main thread handles the signal. Time in which other programs use its CPU does not count."""
+        """Wait until the main thread handles the signal, without the time in which it has no CPU."""
         main = threading.main_thread()
         thread = CountedThread(main.native_id or 0)
         while limit_s > 0:
@@ -229,7 +229,7 @@ _signal_thread: Final = _SignalThread()
 
 def _is_in_collective() -> bool:
     innermost = frames_of(threading.main_thread().ident or 0, 1)
-    return any(f"torch{os.sep}distributed{os.sep}" in frame.f_code.co_filename for frame in innermost)
+    return any(f"torch{os.sep}distributed{os.sep}" in frame.file for frame in innermost)
 
 
 def _die(number: int) -> None:
