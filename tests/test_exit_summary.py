@@ -409,7 +409,7 @@ MADE = {
 def test_run_with_a_late_report_has_its_step_time(facts, lines, tmp_path):
     """The training itself writes the timeline. The worker knew only the steps before it made the files."""
     (tmp_path / "run.json").write_text('{"format": 1}')
-    rows = [f"train,{step},wait,12.5,0" for step in range(40)]
+    rows = [f"train,{step},wait,12.5,0" for step in range(40)] + [f"validate,{step},wait,2,0" for step in range(60)]
     (tmp_path / "rank0.timeline.csv").write_text("\n".join(["stage,step,phase,wall_ms,data_ms", *rows, ""]))
     Place(tmp_path / "train-000020-000022", 0).save(Capture(first=20, last=22, reached=23, **facts))
     *text, path = text_of([str(tmp_path)], {str(tmp_path)}).splitlines()

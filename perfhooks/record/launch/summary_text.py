@@ -16,12 +16,13 @@ from perfhooks.report.page.run_summary import (
     RunSummary,
     SummaryFinding,
     has_current_report,
+    main_loop,
     read_summary,
     shares_of_step,
 )
 from perfhooks.run.finished import FinishedRun
 from perfhooks.run.layout import PAGE
-from perfhooks.run.steps import read_in_training
+from perfhooks.run.steps import NONE, read_in_training
 from perfhooks.run.timeline import in_timeline
 
 if TYPE_CHECKING:
@@ -87,19 +88,19 @@ def _facts(folder: Path) -> tuple[RunSummary | None, str]:
 def _of_timeline(run: FinishedRun) -> RunSummary | None:
     raw = [path for path, rank in run.run.left_steps() if rank == run.rank]
     loops = read_in_training(run.run.timeline(run.rank), raw)
-    typical = {loop: steps.typical() for loop, steps in loops.items()}
-    loop = max(typical, key=lambda name: len(typical[name].numbers), default="")
     steps_by = run.manifest.steps_by
     summary = RunSummary(unit=UNITS.get("" if steps_by is None else steps_by.what, "step"))
     captures = [window.capture for window in run.recorded]
-    if loop and (median_ms := typical[loop].median_ms) is not None:
-        summary.step_ms = median_ms
+    loop = main_loop([capture.stage for capture in captures], loops)
+    typical = loops.get(loop, NONE).typical()
+    summary.step_ms = typical.median_ms
+    if summary.step_ms is not None:
         for capture in captures:
             summary.warning = capture.warning or summary.warning
             if in_timeline(capture.stage) == loop and capture.has_step_times:
                 summary.profiled_steps = words.steps(capture.first, capture.end)
                 summary.profiled_ms = capture.summary["wall_ms"]
-                summary.parts = shares_of_step(summary, capture.summary, typical[loop])
+                summary.parts = shares_of_step(summary, capture.summary, typical)
         return summary
     part = next((capture for capture in captures if capture.is_part), None)
     if part is not None:

@@ -107,7 +107,7 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
     from perfhooks.analysis import findings
 
     windows = data.get("windows") or []
-    loop = _main_loop(windows, steps)
+    loop = main_loop([window["stage"] for window in windows], steps)
     window = _shown(windows, loop)
     details: Mapping[str, Any] = next(iter(window.get("details", {}).values()), {})
     rank: Mapping[str, Any] = next(iter(window.get("ranks", ())), {})
@@ -137,8 +137,8 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
     return summary
 
 
-def _main_loop(windows: Sequence[Mapping[str, Any]], steps: Mapping[str, Steps]) -> str:
-    stages = [in_timeline(window["stage"]) for window in windows]
+def main_loop(profiled_stages: Sequence[str], steps: Mapping[str, Steps]) -> str:
+    stages = [in_timeline(stage) for stage in profiled_stages]
     loops = [loop for loop in stages if loop in steps] or list(steps)
     return max(loops, key=lambda loop: float(steps[loop].wall_ms.sum()), default=stages[-1] if stages else "")
 
