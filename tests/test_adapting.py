@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -322,6 +323,19 @@ def test_caller_is_found_on_the_stack():
     assert goose.speak() is goose
     assert adapters.caller(Duck) is None
     assert copy.deepcopy(WrappedMethods()) is not None
+
+
+def test_search_for_a_caller_keeps_no_variables_of_the_program():
+    """Until Python 3.13, all of them would live as long as the frame that was searched."""
+
+    class State:
+        pass
+
+    state = State()
+    alive = weakref.ref(state)
+    assert adapters.caller(State) is None
+    del state
+    assert alive() is None
 
 
 # --- parts ---

@@ -119,7 +119,7 @@ class HeldSteps:
                 end.close()
 
     def _forget(self) -> None:
-        """Close the socket in a forked child, because its copy would hide the death of the parent."""
+        """Close a child's copy of the socket, which would hide the death of the parent."""
         self._until = NEVER
         if self._socket is not None:
             os.close(self._socket.detach())  # a thread of the parent may have held the lock of the reader

@@ -327,7 +327,7 @@ def _is_compiled(module: Module) -> bool:
 
 
 def _restore_call() -> None:
-    """Restore the original call, because torch.compile would try to compile the replacement at a graph break."""
+    """Restore the original call: torch.compile would compile the replacement at a graph break."""
     if not _state.is_restored and vars(Module).get("__call__") is _labelled_call and _state.changes < _MAX_CHANGES:
         _state.is_restored = True
         _state.patches[0].undo()

@@ -98,7 +98,7 @@ class Requests:
         return self.load is not None and self.load.is_busy()
 
     def _step_times_since(self, step: int) -> list[int] | None:
-        """Return step times in ns; None while another thread writes them, because waiting would delay the training."""
+        """Return step times in ns; None while another thread writes them."""
         timeline = self.loop.timeline
         if not timeline.taking.acquire(blocking=False):
             return None

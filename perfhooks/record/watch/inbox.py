@@ -102,7 +102,6 @@ class RequestInbox:
 def _is_recent(changed_ns: int) -> bool:
     """Return whether a change is younger than two seconds.
 
-    After a recent change every poll reads the folder: a file may be incomplete, and a coarse file clock can hide a
-    second change.
+    A file may be incomplete, and a coarse file clock can hide a second change.
     """
     return changed_ns > time.time_ns() - 2e9
