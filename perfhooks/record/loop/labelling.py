@@ -33,7 +33,8 @@ from perfhooks.run.circumstances import processor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from perfhooks.record.loop.window import Window
+    from torch.profiler import profile
+
     from perfhooks.run.circumstances import Loader
 
 _MAX_CHANGES: Final = 900 if sys.version_info >= (3, 13) else sys.maxsize
@@ -171,7 +172,7 @@ def iterators() -> set[int]:
     return _state.loaders.iterators
 
 
-def describe(window: Window) -> None:
+def describe(window: profile) -> None:
     """Write names of modules and CUDA graph regions into the trace.
 
     Cuspy, torch's second recorder, writes the regions without this function.

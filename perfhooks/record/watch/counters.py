@@ -113,8 +113,7 @@ class Collections:
         began: deque[tuple[int, int, tuple[Any, ...]]] = deque([(0, 0, ())], maxlen=1)
         start = _appending(began, map(_CALL, repeat(threading.get_ident)), map(_CALL, repeat(clock)), places)
         stop = _appending(self._new, map(itemgetter(0), repeat(began)), map(_CALL, repeat(clock)))
-        phases = type("Phases", (), {"start": property(start), "stop": property(stop)})
-        self._listener: Callable[..., object] = functools.partial(getattr, phases())
+        self._listener: Callable[..., object] = functools.partial(getattr, _Phases(start, stop))
 
     def listen(self) -> None:
         if self._listener not in gc.callbacks:
@@ -153,6 +152,16 @@ def _appending(target: deque[Any], *values: Iterator[object]) -> Callable[..., o
 
 
 _CALL: Final = methodcaller("__call__")
+
+
+class _Phases:
+    """Calls a function in C for the name of the phase. One class, because a class is a reference cycle."""
+
+    def __init__(self, at_start: Callable[..., object], at_stop: Callable[..., object]) -> None:
+        self.at_start, self.at_stop = at_start, at_stop
+
+    start = property(methodcaller("at_start"))
+    stop = property(methodcaller("at_stop"))
 
 
 class _Count(NamedTuple):
