@@ -155,7 +155,7 @@ _CALL: Final = methodcaller("__call__")
 
 
 class _Phases:
-    """Calls a function in C for the name of the phase. One class, because a class is a reference cycle."""
+    """One class for all listeners, because a class is a reference cycle."""
 
     def __init__(self, at_start: Callable[..., object], at_stop: Callable[..., object]) -> None:
         self.at_start, self.at_stop = at_start, at_stop

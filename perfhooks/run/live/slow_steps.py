@@ -88,10 +88,7 @@ def _text(text: str) -> str:
 
 
 class Log:
-    """Logs the first slow step of each cause and function, then the count at milestones.
-
-    Steps with an unknown cause or CPU contention are not logged.
-    """
+    """Logs the first slow step of each cause and function, then the count at milestones."""
 
     def __init__(self) -> None:
         self._walls: defaultdict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0])
