@@ -26,8 +26,7 @@ def are_on(trace: Trace, thread: int, extent: tuple[int, int]) -> bool:
 def forward(trace: Trace, thread: int, breaks: Ints | None) -> Intervals:
     """Return the intervals of operators that create autograd nodes, and of the gaps between these operators.
 
-    Gaps that contain one of ``breaks`` (times at which other parts of the step begin or end) are excluded. If
-    ``breaks`` is None, all gaps are excluded.
+    Gaps with one of ``breaks`` (begins and ends of other parts) are excluded. None excludes all gaps.
     """
     rows = _on_thread(trace, thread, _node_creators(trace))
     creating = intervals.of_slices(trace, rows)
