@@ -403,6 +403,7 @@ MADE = {
     [
         ({"state": "spooled"}, ["perfhooks: step 12.5 ms"]),
         ({"state": "spooled", "circumstances": Circumstances(queued=0.7)}, ["perfhooks: step 12.5 ms", BUSY]),
+        (MADE | {"headline": "steps 20-21: 30 ms, 60% backward"}, ["perfhooks: step 12.5 ms"]),
         (MADE, ["perfhooks: step 12.5 ms (profiled steps 20-22: 30 ms)", "  backward 60%, forward 40%"]),
     ],
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from perfhooks.core import words
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.core.guard import guard, is_terminal
+from perfhooks.core.statistics import OUTLIER
 from perfhooks.report.page.run_summary import (
     UNITS,
     RunSummary,
@@ -97,10 +98,13 @@ def _of_timeline(run: FinishedRun) -> RunSummary | None:
     if summary.step_ms is not None:
         for capture in captures:
             summary.warning = capture.warning or summary.warning
-            if in_timeline(capture.stage) == loop and capture.has_step_times:
-                summary.profiled_steps = words.steps(capture.first, capture.end)
+            span = words.steps(capture.first, capture.end)
+            is_usual = capture.has_step_times and capture.headline.startswith(f"{span}:")
+            if in_timeline(capture.stage) == loop and is_usual:
+                summary.profiled_steps = span
                 summary.profiled_ms = capture.summary["wall_ms"]
-                summary.parts = shares_of_step(summary, capture.summary, typical)
+                if summary.profiled_ms <= OUTLIER * summary.step_ms:
+                    summary.parts = shares_of_step(summary, capture.summary, typical)
         return summary
     part = next((capture for capture in captures if capture.is_part), None)
     if part is not None:
