@@ -164,7 +164,7 @@ class _Together(msgspec.Struct):
 
 
 class _PageData(msgspec.Struct):
-    """The part of ``report.json`` that compares ranks, see `perfhooks.analysis.ranks.gather`."""
+    """The part of ``report.json`` that compares ranks."""
 
     ranks_together: _Together | None = None
 

@@ -142,6 +142,7 @@ class Capture:
 
     @property
     def warning(self) -> str:
+        """Why the times are unreliable."""
         if CLOCKS_LOCKED in self.notes:
             return "sampling hardware counters locked the clocks of the device"
         if self.circumstances.is_busy:
@@ -172,6 +173,7 @@ class Capture:
 
     @property
     def has_step_times(self) -> bool:
+        """Whether the summary is of complete steps."""
         return "wall_ms" in self.summary and not (self.explains or self.is_part or self.is_without_steps)
 
     def tables(self, trace: Trace) -> Tables:

@@ -133,7 +133,7 @@ def text(histories: Iterable[Series], skipped: Iterable[str]) -> str:
 def heading(series: Series) -> str:
     where = f" on {series.machine}" if series.machine else ""
     stage = "" if series.stage == "train" else f", {series.stage}"
-    ranks = f", {series.ranks} ranks" if series.ranks > 1 else ""
+    ranks = f", {words.count(series.ranks, 'rank')}" if series.ranks > 1 else ""
     return f"{series.command or 'unknown command'}{stage}{ranks}, {words.count(len(series.points), 'run')}{where}"
 
 

@@ -261,8 +261,8 @@ def _describe_calls(row: Contribution) -> str:
     ratio = row.by_count / row.difference
     if ratio >= _MAIN_CAUSE:
         added = row.count_b - row.count_a
-        number = "other" if added * row.difference <= 0 else "more" if added > 0 else "fewer"
-        return f", because of {number} calls ({calls})"
+        kind = "more calls" if added > 0 else "fewer calls"
+        return f", because of {kind if added * row.difference > 0 else 'other calls'} ({calls})"
     if ratio <= 1 - _MAIN_CAUSE:
         is_as_often = abs(row.count_b - row.count_a) <= _NEARLY * row.count_a
         return f", each call {'slower' if row.difference > 0 else 'faster'}" if is_as_often else f" ({calls})"

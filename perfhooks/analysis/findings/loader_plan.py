@@ -332,5 +332,5 @@ def _phrase(name: str, **values: object) -> str:
 
 
 def _concurrent(loader_workers: Sequence[LoaderWorker]) -> int:
-    """Return the number of concurrent workers. Worker indices repeat in each epoch."""
+    """Worker indices repeat in each epoch."""
     return len({worker.worker for worker in loader_workers})

@@ -117,10 +117,11 @@ def _periodic_excess(steps: Steps, excluded: set[int], contended: set[int]) -> d
     typical = steps.typical()
     work_ms = typical.all_ms - np.nan_to_num(typical.all_data_ms)
     is_far = ~is_near(work_ms) & ~np.isin(typical.numbers, list(excluded))
-    numbers, excess_ms = typical.numbers[is_far], work_ms[is_far] - np.median(work_ms)
+    numbers = typical.numbers[is_far]
     is_clear = ~np.isin(numbers, list(contended))
     if not is_clear.any() or len(steps.numbers) <= np.ptp(steps.numbers):
         return {}
+    excess_ms = work_ms[is_far] - np.median(work_ms)
     # half of the time is in outliers of this length or more; much shorter ones are chance
     descending = np.sort(excess_ms[is_clear])[::-1]
     usual_ms = descending[np.searchsorted(np.cumsum(descending), descending.sum() / 2)]

@@ -140,7 +140,7 @@ def from_data(data: Mapping[str, Any], window_name: str | None = None) -> Findin
 
 def schema(kind: type[msgspec.Struct] = FindingsFile, name: str = "findings.json") -> bytes:
     """Return the JSON schema of the file."""
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"{name} of perfhooks"}
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": name + " of perfhooks"}
     return to_json(head | msgspec.json.schema(kind))
 
 
