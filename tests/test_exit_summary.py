@@ -393,7 +393,8 @@ def test_summary_is_a_box_on_a_terminal_and_plain_in_a_pipe(golden):
 BUSY = "  warning: this job waited for a CPU 70% of the time, so times are too high"
 MADE = {
     "headline": "steps 20-22: 30 ms, 60% backward, 40% forward",
-    "summary": {"wall_ms": 30.0, "backward_ms": 18.0, "forward_ms": 12.0},
+    "usual": {"wall_ms": 30.0, "backward_ms": 18.0, "forward_ms": 12.0},
+    "usual_steps": "steps 20-22",
     "cost": Cost(idle_step_ms=20.0),
 }
 
@@ -403,7 +404,10 @@ MADE = {
     [
         ({"state": "spooled"}, ["perfhooks: step 12.5 ms"]),
         ({"state": "spooled", "circumstances": Circumstances(queued=0.7)}, ["perfhooks: step 12.5 ms", BUSY]),
-        (MADE | {"headline": "steps 20-21: 30 ms, 60% backward"}, ["perfhooks: step 12.5 ms"]),
+        (
+            MADE | {"usual": MADE["usual"] | {"wall_ms": 300.0}},
+            ["perfhooks: step 12.5 ms (profiled steps 20-22: 300 ms)"],
+        ),
         (MADE, ["perfhooks: step 12.5 ms (profiled steps 20-22: 30 ms)", "  backward 60%, forward 40%"]),
     ],
 )

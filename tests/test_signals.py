@@ -291,7 +291,7 @@ def test_error_of_a_handler_inside_a_label_reaches_the_program(tmp_path, monkeyp
                 patch.setattr(labelling, name, expire)
                 with pytest.raises(ExpiredError) as error:
                     model(X)
-            assert not labelling._state.is_label_open, name
+            assert not labelling._state.open, name
             if sys.version_info >= (3, 11):  # see `hide_frames`
                 assert [entry.path.name for entry in error.traceback if "labelling" in entry.path.name] == [], name
         model(X)
@@ -477,6 +477,7 @@ def test_handler_that_raises_at_a_fork_leaves_no_signal_blocked(monkeypatch):
 
 def test_signal_for_a_window_may_arrive_at_once(monkeypatch):
     monkeypatch.setattr(request_signal, "_loops", {})
+    monkeypatch.setattr(signals.deferral, "handler", lambda number: signal.SIG_DFL)
     monkeypatch.setattr(signals.deferral, "set_handler", lambda number, handler: handler(number, None))
     request_signal.listen("USR2", SimpleNamespace())
     assert [*request_signal._loops] == [signal.SIGUSR2]

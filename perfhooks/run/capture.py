@@ -91,6 +91,9 @@ class Capture:
     artifacts: tuple[str, ...] = ()
     headline: str = ""
     summary: dict[str, float] = field(default_factory=dict)
+    usual: dict[str, float] = field(default_factory=dict)
+    """Means of the most common kind of steps, which ``usual_steps`` names."""
+    usual_steps: str = ""
     keep_windows: int | None = None
     """Maximum finished windows per rank and stage; None keeps all."""
     notes: tuple[str, ...] = ()
@@ -173,8 +176,8 @@ class Capture:
 
     @property
     def has_step_times(self) -> bool:
-        """Whether the summary is of complete steps."""
-        return "wall_ms" in self.summary and not (self.explains or self.is_part or self.is_without_steps)
+        """Whether the means are of complete steps."""
+        return "wall_ms" in self.usual and not (self.explains or self.is_part or self.is_without_steps)
 
     def tables(self, trace: Trace) -> Tables:
         """Return the tables of the window."""

@@ -98,13 +98,10 @@ def _of_timeline(run: FinishedRun) -> RunSummary | None:
     if summary.step_ms is not None:
         for capture in captures:
             summary.warning = capture.warning or summary.warning
-            span = words.steps(capture.first, capture.end)
-            is_usual = capture.has_step_times and capture.headline.startswith(f"{span}:")
-            if in_timeline(capture.stage) == loop and is_usual:
-                summary.profiled_steps = span
-                summary.profiled_ms = capture.summary["wall_ms"]
+            if in_timeline(capture.stage) == loop and capture.has_step_times:
+                summary.profiled_steps, summary.profiled_ms = capture.usual_steps, capture.usual["wall_ms"]
                 if summary.profiled_ms <= OUTLIER * summary.step_ms:
-                    summary.parts = shares_of_step(summary, capture.summary, typical)
+                    summary.parts = shares_of_step(summary, capture.usual, typical)
         return summary
     part = next((capture for capture in captures if capture.is_part), None)
     if part is not None:

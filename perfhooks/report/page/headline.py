@@ -53,7 +53,12 @@ _WHOLE: Final = "the whole recording"
 
 def described(capture: Capture, trace: Trace) -> Capture:
     """Add the headline and the mean step times to the facts of a window."""
-    return replace(capture, headline=of_window(capture, trace), summary=summary(capture.tables(trace).steps))
+    steps = capture.tables(trace).steps
+    usual = summary(steps.filter(pl.Series(step_kinds.usual(steps), dtype=pl.Boolean)))
+    headline = of_window(capture, trace)
+    return replace(
+        capture, headline=headline, summary=summary(steps), usual=usual, usual_steps=step_kinds.described(steps)
+    )
 
 
 def of_window(capture: Capture, trace: Trace) -> str:

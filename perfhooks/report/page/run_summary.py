@@ -177,7 +177,6 @@ def _add_profiled(summary: RunSummary, window: Mapping[str, Any], details: Mappi
 
 
 def _is_mixed(summary: RunSummary, table: Mapping[str, Any]) -> bool:
-    """Return whether the mean profiled step contains a rare long step."""
     walls = [*itertools.compress(table.get("rows", {}).get("wall_ms", ()), table.get("is_usual", ()))]
     is_comparable = walls and summary.step_ms is not None and not summary.is_profiled
     return bool(is_comparable) and (summary.profiled_ms or 0.0) > OUTLIER * max(min(walls), summary.step_ms or 0.0)
