@@ -598,6 +598,47 @@ def test_collection_of_another_thread_has_no_line():
     assert place == ()
 
 
+BEGINS_FRAMES = """
+import gc, threading
+from perfhooks.record.watch.counters import Collections
+c = Collections(threading.get_ident()); c.listen()
+class Numbers:
+    def __init__(self, **numbers):
+        self.numbers, self.myself = numbers, self
+    @property
+    def all(self):
+        return [self.numbers, (lambda: self)]
+    def __iter__(self):
+        yield from (lambda: [self.all])()
+def make(a, b, *args, **kw):
+    x = [a]; y = {b: x}
+    def inner(q):
+        nonlocal x
+        def deeper(): return (x, y, q, a)
+        x = deeper()
+        return [*args, kw]
+    def gen():
+        for i in range(3):
+            z = [i, x]
+            yield (lambda: (z, y))
+    return inner([b]), [g() for g in gen()], {k: inner(k) for k in range(2)}
+for threshold in (3, 2, 4, 5, 6, 7, 8, 9):
+    gc.set_threshold(threshold)
+    for number in range(6000):
+        list(Numbers(a=number, b=[number]))
+        make(number, str(number), 1, 2, three=3)
+print("made")
+"""
+
+
+@pytest.mark.process
+def test_a_collection_may_begin_before_a_function_begins(tmp_path):
+    """For a frame that has not begun, `sys._getframe` returned an object that crashed Python 3.11."""
+    program = [sys.executable, "-c", BEGINS_FRAMES]
+    result = subprocess.run(program, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (result.returncode, result.stdout) == (0, "made\n"), result.stderr
+
+
 def test_ctrl_c_in_a_collection_reaches_the_program():
     """Python drops an exception in a callback of the collection, so the callback runs no Python."""
 

@@ -12,12 +12,12 @@ import threading
 import time
 from collections import Counter, deque
 from itertools import repeat
-from operator import attrgetter, itemgetter, methodcaller
+from operator import itemgetter, methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from perfhooks.core.thread_time import CountedThread
-from perfhooks.record.watch.sampling import Frame
+from perfhooks.record.watch.sampling import Frame, places_of
 from perfhooks.run.job import current_job
 from perfhooks.run.liveness import born_s, clock_s
 from perfhooks.run.steps import CpuInterval
@@ -105,9 +105,8 @@ class Collections:
     def __init__(self, thread: int = 0) -> None:
         self._new: deque[tuple[tuple[int, int, tuple[Any, ...]], int]] = deque(maxlen=1 << 12)
         self._pauses: deque[tuple[int, int, Frame | None]] = deque(maxlen=1 << 12)
-        code = map(attrgetter("f_code", "f_lineno"), map(_CALL, repeat(sys._getframe)))
-        # other threads, and the last collection, may have no frame
-        find = {(thread, False): functools.partial(next, code)}.get
+        # others may have no frame
+        find = {(thread, False): functools.partial(next, places_of(thread))}.get
         keys = zip(map(_CALL, repeat(threading.get_ident)), map(_CALL, repeat(sys.is_finalizing)), strict=False)
         places = map(_CALL, map(find, keys, repeat(tuple)))
         began: deque[tuple[int, int, tuple[Any, ...]]] = deque([(0, 0, ())], maxlen=1)
@@ -155,7 +154,7 @@ _CALL: Final = methodcaller("__call__")
 
 
 class _Phases:
-    """One class for all listeners, because a class is a reference cycle."""
+    """One class, because each class is a reference cycle."""
 
     def __init__(self, at_start: Callable[..., object], at_stop: Callable[..., object]) -> None:
         self.at_start, self.at_stop = at_start, at_stop

@@ -69,6 +69,12 @@ def frames_of(thread: int, limit: int = 1000) -> list[Frame]:
     return [Frame(code, line or 0) for code, line in read]
 
 
+def places_of(thread: int) -> Iterator[tuple[CodeType, int | None]]:
+    # sys._getframe returns frames before they begin
+    innermost = map(methodcaller("get", thread), map(_CALL, repeat(sys._current_frames)))
+    return map(attrgetter("f_code", "f_lineno"), innermost)
+
+
 def variables_of(thread: int, codes: set[CodeType], *names: str) -> list[tuple[Any, ...]]:
     """Return code and variables of each frame of some functions."""
     selectors: list[bool] = []
