@@ -404,10 +404,6 @@ MADE = {
     [
         ({"state": "spooled"}, ["perfhooks: step 12.5 ms"]),
         ({"state": "spooled", "circumstances": Circumstances(queued=0.7)}, ["perfhooks: step 12.5 ms", BUSY]),
-        (
-            MADE | {"usual": MADE["usual"] | {"wall_ms": 300.0}},
-            ["perfhooks: step 12.5 ms (profiled steps 20-22: 300 ms)"],
-        ),
         (MADE, ["perfhooks: step 12.5 ms (profiled steps 20-22: 30 ms)", "  backward 60%, forward 40%"]),
     ],
 )

@@ -171,14 +171,6 @@ def test_trace_of_another_tool_has_a_summary(tmp_path):
     assert summary["parts"] == [{"name": "forward", "share": 0.6}, {"name": "other code", "share": 0.4}]
 
 
-@pytest.mark.parametrize(("walls", "names"), [([41.0, 654.0], []), ([330.0, 365.0], ["forward", "other code"])])
-def test_mean_of_different_steps_has_no_parts(walls, names):
-    """One of the two profiled steps contained an evaluation that no label names."""
-    usual = {"wall_ms": sum(walls) / 2, "forward_ms": 188.0, "other_ms": 160.0}
-    data = report(usual, rows={"wall_ms": walls}, is_usual=[True, True])
-    assert [part.name for part in summarize(data, {"train": timeline([25.0] * 40)}).parts] == names
-
-
 def is_current(run):
     return has_current_report(FinishedRun(run, brief=True))
 

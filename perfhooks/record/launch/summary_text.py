@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from perfhooks.core import words
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.core.guard import guard, is_terminal
-from perfhooks.core.statistics import OUTLIER
 from perfhooks.report.page.run_summary import (
     UNITS,
     RunSummary,
@@ -100,8 +99,7 @@ def _of_timeline(run: FinishedRun) -> RunSummary | None:
             summary.warning = capture.warning or summary.warning
             if in_timeline(capture.stage) == loop and capture.has_step_times:
                 summary.profiled_steps, summary.profiled_ms = capture.usual_steps, capture.usual["wall_ms"]
-                if summary.profiled_ms <= OUTLIER * summary.step_ms:
-                    summary.parts = shares_of_step(summary, capture.usual, typical)
+                summary.parts = shares_of_step(summary, capture.usual, typical)
         return summary
     part = next((capture for capture in captures if capture.is_part), None)
     if part is not None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from perfhooks.core import labels, words
-from perfhooks.core.statistics import OUTLIER
 from perfhooks.run.layout import PAGE_DATA
 from perfhooks.run.reading import read_json
 from perfhooks.run.timeline import in_timeline
@@ -123,9 +121,7 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
         many = f"unprofiled {summary.unit}{'es' if summary.unit.endswith(('ch', 'ss')) else 's'}"
         summary.steps = words.count(len(typical.all_ms), f"unprofiled {summary.unit}", many)
     _add_profiled(summary, window, details)
-    table = details.get("steps", {})
-    if not _is_mixed(summary, table):
-        summary.parts = shares_of_step(summary, table.get("usual", {}), typical)
+    summary.parts = shares_of_step(summary, details.get("steps", {}).get("usual", {}), typical)
     rows = findings.ordered([*data.get("findings", ()), *findings.first_rank_findings(window)])
     summary.findings = [
         SummaryFinding(
@@ -174,12 +170,6 @@ def _add_profiled(summary: RunSummary, window: Mapping[str, Any], details: Mappi
     if summary.step_ms is None and wall:
         summary.step_ms, summary.is_profiled = wall, True
         summary.steps = summary.profiled_steps if is_without_steps else f"profiled {summary.profiled_steps}"
-
-
-def _is_mixed(summary: RunSummary, table: Mapping[str, Any]) -> bool:
-    walls = [*itertools.compress(table.get("rows", {}).get("wall_ms", ()), table.get("is_usual", ()))]
-    is_comparable = walls and summary.step_ms is not None and not summary.is_profiled
-    return bool(is_comparable) and (summary.profiled_ms or 0.0) > OUTLIER * max(min(walls), summary.step_ms or 0.0)
 
 
 def shares_of_step(summary: RunSummary, usual: Mapping[str, Any], typical: Counted | None) -> list[SummaryPart]:
