@@ -586,6 +586,26 @@ def test_cpu_time_is_without_a_fork_at_each_moment_of_it(monkeypatch):
     assert forks.without(-1, clock) == 100
 
 
+def test_wait_in_a_garbage_collection_is_no_cpu_time():
+    class Waiting:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            time.sleep(0.3)
+
+    budget = WindowBudget(EXPLAINING, {"with_stack": True})
+    budget.begin()
+    end = time.thread_time() + 0.1
+    while time.thread_time() < end:
+        pass
+    Waiting()
+    gc.collect()
+    computed_s, _ = budget._cpu_s()
+    budget.end()
+    assert computed_s > 0.09, "the wait would hide the computation"
+
+
 @pytest.mark.recorder
 def test_cpu_time_of_a_garbage_collection_is_not_that_of_python_calls():
     """At the pace of calls, 50 ms would be all that the window may hold."""

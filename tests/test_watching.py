@@ -473,10 +473,9 @@ print("read")
 
 
 @pytest.mark.process
-def test_a_garbage_collection_does_not_change_a_stack_that_is_read(tmp_path):
+def test_a_garbage_collection_does_not_change_a_stack_that_is_read(run_script):
     """In Python 3.11 the collection began in the middle, the thread left its frames, and the program crashed."""
-    program = [sys.executable, "-c", LEAVES_ITS_FRAMES]
-    result = subprocess.run(program, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    result = run_script(LEAVES_ITS_FRAMES)
     assert (result.returncode, result.stdout) == (0, "read\n"), result.stderr
 
 
@@ -632,10 +631,9 @@ print("made")
 
 
 @pytest.mark.process
-def test_a_collection_may_begin_before_a_function_begins(tmp_path):
+def test_a_collection_may_begin_before_a_function_begins(run_script):
     """For a frame that has not begun, `sys._getframe` returned an object that crashed Python 3.11."""
-    program = [sys.executable, "-c", BEGINS_FRAMES]
-    result = subprocess.run(program, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    result = run_script(BEGINS_FRAMES)
     assert (result.returncode, result.stdout) == (0, "made\n"), result.stderr
 
 

@@ -87,8 +87,8 @@ class Timeline:
 
     Step times are computed from the readings when the timeline is written. The training thread only adds clock
     readings. Another thread removes ended steps, and holds the lock ``taking`` like all callers of `take`, `take_rare`,
-    `reached`, `since` and `walls_since`. Each access is one operation of a list, a dictionary or an array in C, and
-    makes no objects, so no thread waits for another.
+    `reached`, `since` and `walls_since`. Each access is one operation of a list, a dictionary or an array in C,
+    without a garbage collection in between, so no thread waits for another.
     """
 
     def __init__(self, stage: str) -> None:

@@ -233,7 +233,7 @@ class StepSignal:
                 self.yield_to_integration({})
             self.profiler.step()
             if not self.startup.is_over:
-                with lifetime.busy():  # SIGTERM sets the same event
+                with lifetime.busy():  # SIGTERM ends the start-up too
                     self._end_startup()
             if self.early.is_listening and self.mode is not None:
                 self.early.at_step(self.mode)

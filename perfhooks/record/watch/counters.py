@@ -102,16 +102,17 @@ _SHORTEST_NS: Final = 1_000_000
 class Collections:
     """Garbage collections. The callbacks are in C: callbacks in Python drop Ctrl-C during a collection."""
 
-    def __init__(self, thread: int = 0) -> None:
+    def __init__(self, thread: int = 0, *, in_cpu_time: bool = False) -> None:
+        now = time.thread_time_ns if in_cpu_time else clock
         self._new: deque[tuple[tuple[int, int, tuple[Any, ...]], int]] = deque(maxlen=1 << 12)
         self._pauses: deque[tuple[int, int, Frame | None]] = deque(maxlen=1 << 12)
-        # others may have no frame
+        # other threads may run no Python function
         find = {(thread, False): functools.partial(next, places_of(thread))}.get
         keys = zip(map(_CALL, repeat(threading.get_ident)), map(_CALL, repeat(sys.is_finalizing)), strict=False)
         places = map(_CALL, map(find, keys, repeat(tuple)))
         began: deque[tuple[int, int, tuple[Any, ...]]] = deque([(0, 0, ())], maxlen=1)
-        start = _appending(began, map(_CALL, repeat(threading.get_ident)), map(_CALL, repeat(clock)), places)
-        stop = _appending(self._new, map(itemgetter(0), repeat(began)), map(_CALL, repeat(clock)))
+        start = _appending(began, map(_CALL, repeat(threading.get_ident)), map(_CALL, repeat(now)), places)
+        stop = _appending(self._new, map(itemgetter(0), repeat(began)), map(_CALL, repeat(now)))
         self._listener: Callable[..., object] = functools.partial(getattr, _Phases(start, stop))
 
     def listen(self) -> None:

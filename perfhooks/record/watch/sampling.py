@@ -1,4 +1,4 @@
-"""Python stacks of threads. A thread may keep running after its stack was read."""
+"""Python stacks of threads."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def frames_of(thread: int, limit: int = 1000) -> list[Frame]:
 
 
 def places_of(thread: int) -> Iterator[tuple[CodeType, int | None]]:
-    # sys._getframe returns frames before they begin
+    # sys._getframe can return a frame before its function begins, which crashes Python 3.11
     innermost = map(methodcaller("get", thread), map(_CALL, repeat(sys._current_frames)))
     return map(attrgetter("f_code", "f_lineno"), innermost)
 

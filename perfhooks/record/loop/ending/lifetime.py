@@ -81,7 +81,7 @@ def unregister(course: Closable) -> None:
 
 
 def _leave_all() -> None:
-    """Close all recorders. Ctrl-C ends the wait for files."""
+    """Close all recorders, which crash the interpreter's exit if open. Ctrl-C ends the wait for files."""
     was_any, began = bool(_registered), time.monotonic()
     must_wait = not process.is_child()  # the parent waits for the files of its children
     for profiler in _profilers():

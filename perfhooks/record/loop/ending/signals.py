@@ -216,7 +216,7 @@ class _SignalThread:
         thread = CountedThread(main.native_id or 0)
         while limit_s > 0:
             before = thread.cpu_ns() or 0
-            time.sleep(_WAIT_S)  # a pause of the process ends one short wait at most
+            time.sleep(_WAIT_S)
             if self.is_noticed:
                 return True
             is_waiting = thread.is_blocked() is not False

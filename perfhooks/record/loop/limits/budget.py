@@ -170,7 +170,7 @@ class WindowBudget:
         self._began = self._step_began = 0.0
         self._threads: dict[int, tuple[CountedThread, int]] = {}
         self._untraced: set[int | None] = set()
-        self._collections = Collections()
+        self._collections = Collections(in_cpu_time=True)
         self._totals: tuple[float, float] | None = (0.0, 0.0)
         """Total numbers of operators and of Python calls; None while the recording runs."""
         self._reading = _ThreadReading(0, 0.0, 0.0, 0.0)
@@ -188,7 +188,6 @@ class WindowBudget:
         counter = _counter()
         self._blocks_before = 0 if counter is None else counter.blocks.value
         if self._has_stacks:
-            self._collections = Collections()
             self._collections.listen()
             self._cpu_s()
         self._totals = None
