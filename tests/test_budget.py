@@ -6,6 +6,7 @@ import _thread
 import contextlib
 import csv
 import gc
+import importlib.machinery
 import json
 import operator
 import os
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -437,7 +439,7 @@ def test_recorder_without_a_counter_is_estimated_by_time(monkeypatch):
 @pytest.mark.process
 def test_forked_child_drops_the_pending_call_of_its_parent():
     seen = []
-    call = in_step._PendingCall(lambda: seen.append(0))
+    call = in_step._PendingCall(lambda: seen.append(0), has_dynamo=False)
     child = os.fork()
     if not child:
         bool(call)
@@ -462,11 +464,22 @@ def test_pending_call_does_not_run_while_a_queue_is_locked():
 def test_pending_call_does_not_run_without_a_frame():
     """For example while Python ends."""
     seen, done = [], _thread.allocate_lock()
-    call = in_step._PendingCall(lambda: seen.append(0))
+    call = in_step._PendingCall(lambda: seen.append(0), has_dynamo=False)
     done.acquire()
     _thread.start_new_thread(list, (map(operator.methodcaller("__call__"), [call.__bool__, done.release]),))
     assert done.acquire(timeout=30)
     assert not seen
+
+
+def test_no_call_is_pending_while_dynamo_is_imported(monkeypatch):
+    """Its module has no `decorators` yet."""
+    module = types.ModuleType("torch._dynamo")
+    module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)
+    module.__spec__._initializing = True
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(sys.modules, f"{module.__name__}.decorators", types.ModuleType("decorators"))
+    in_step.in_main_thread(lambda: None)
+    assert not in_step._pending
 
 
 def test_another_thread_may_begin_a_window_while_windows_are_counted(monkeypatch):

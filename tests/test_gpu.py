@@ -10,7 +10,7 @@ import pytest
 from perfhooks.trace import read
 from perfhooks.trace.tables import kernels, operators, steps
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.recorder]
 
 
 @pytest.fixture(scope="module")

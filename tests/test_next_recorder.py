@@ -288,6 +288,7 @@ def test_next_recorder_needs_the_host(recorder):
 
 
 @pytest.mark.gpu
+@pytest.mark.recorder
 def test_windows_on_a_gpu_contain_device_work():
     pytest.importorskip("cupti")
     on_device = torch.ones(512, 512, device="cuda")

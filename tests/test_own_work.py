@@ -10,7 +10,7 @@ from perfhooks import testing
 from perfhooks.analysis import findings
 from perfhooks.run import timeline
 from perfhooks.run.capture import Capture
-from perfhooks.testing import annotation, step_mark
+from perfhooks.testing import annotation, kernel, launch, step_mark
 from perfhooks.trace import read
 from perfhooks.trace.model import epoch
 
@@ -28,6 +28,16 @@ def test_own_work_is_neither_step_nor_part(tmp_path):
     assert row["optimizer_ms"] == pytest.approx(10, abs=0.01)
     assert row["other_ms"] == pytest.approx(10, abs=0.01)
     assert capture.tables(trace).steps["wall_ms"][1] == pytest.approx(20, abs=0.01)
+
+
+def test_device_work_during_own_work_is_not_counted(tmp_path):
+    """Kernels of 60 ms run in a step of 100 ms; during 40 ms of them, perfhooks starts the profiler."""
+    events = [step_mark(0, 0, 100 * MS), launch(1, 5 * MS, 6 * MS), kernel(1, 10 * MS, 70 * MS)]
+    trace = read(testing.write_trace(tmp_path / "t.json", events))
+    base = epoch(trace.metadata) * 1e-9
+    row = Capture(last=0, reached=1, own_work=((base + 0.03, base + 0.09),)).tables(trace).steps.row(0, named=True)
+    times = [row["wall_ms"], row["device_busy_ms"], row["device_idle_ms"]]
+    assert times == pytest.approx([40, 20, 20], abs=0.01)
 
 
 @pytest.mark.parametrize(("own_work", "rules"), [((0.010, 0.095), []), ((0.0, 0.001), ["unnamed-time"])])

@@ -101,6 +101,7 @@ WAITING = {"wall_ms": 200, "data_ms": 50, "forward_ms": 100, "backward_ms": 50}
 TWO_LOOPS = report({"wall_ms": 1}, stage="validate")
 TWO_LOOPS["windows"] = report({"wall_ms": 2})["windows"] + TWO_LOOPS["windows"]
 BUSY = {"wall_ms": 100.0, "forward_ms": 60.0, "backward_ms": 40.0}
+AHEAD = {"wall_ms": 10.0, "forward_ms": 6.0, "backward_ms": 4.0, "busy_ms": 42.8, "busy_share": 0.99}
 RARE = {"wall_ms": 1000, "validation_ms": 900, "forward_ms": 50, "backward_ms": 50}
 SUMMARIES = {
     "the median of unprofiled steps": (report(MEAN), {"train": timeline(WALLS, recorded=[3, 4, 5])}),
@@ -120,6 +121,9 @@ SUMMARIES = {
     "a wait for data": (report(WAITING), {"train": timeline([100.0] * 30, data=[50.0] * 30, recorded=[3, 4, 5])}),
     # a device that is busy for 80% decides how long a step is
     **{f"a device that is busy {busy:.0%}": (report(BUSY | {"busy_share": busy}), HUNDRED) for busy in (0.85, 0.75)},
+    # the host of a recording is ahead of the device, whose queue is empty when the recording begins
+    "a device that works longer than the host": (report(AHEAD), {"train": timeline([43.0] * 30)}),
+    "profiled steps of a device that works longer": (report(AHEAD), {}),
     "a rare validation": (report(RARE), HUNDRED),
     "findings": (
         found(finding("The machine is busy.", doubts_others=True), at("train.py(20): 3 ms"), *map(finding, "bcd")), {},

@@ -93,14 +93,17 @@ def blocking_copies(window: Evidence) -> Iterator[Finding]:
         return
     kernels = intervals.of_slices(trace, trace.rows(Kind.KERNEL))
     without_kernels = intervals.subtract(intervals.of_slices(trace, rows), kernels)
-    gain = min(window.per_step(without_kernels), window.mean("exposed_copy_ms"))
-    if not window.is_worth(gain):
+    delay_ms = min(window.per_step(without_kernels), window.mean("exposed_copy_ms"))
+    if not window.is_worth(delay_ms):
         return
     loader = window.circumstances.loader
     text = window.texts(
-        "blocking-copies", "pinned-batches" if loader is not None and loader.pin_memory else "", delay_ms=gain
+        "blocking-copies", "pinned-batches" if loader is not None and loader.pin_memory else "", delay_ms=delay_ms
     )
-    yield from window.finding(text, gain, evidence=_unpinned_lines(text, window, rows))
+    idle_ms = max(1 - window.mean("busy_ms") / window.unprofiled_ms, 0.0) * window.step_ms
+    yield from window.finding(
+        text, min(delay_ms + idle_ms, window.step_ms), evidence=_unpinned_lines(text, window, rows)
+    )
 
 
 def held_by_copies(window: Evidence) -> Iterator[Finding]:

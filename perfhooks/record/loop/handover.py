@@ -295,7 +295,7 @@ class Handover:
 
     def _finished(self, place: Place, capture: Capture) -> None:
         for note in capture.notes:
-            logger.warning("%s: %s", place.folder.name, note)
+            logger.log(logging.DEBUG if capture.explains else logging.WARNING, "%s: %s", place.folder.name, note)
         if capture.explains:
             return
         page = place.folder.parent / layout.PAGE

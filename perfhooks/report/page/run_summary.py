@@ -152,7 +152,8 @@ def _shown(windows: Sequence[Mapping[str, Any]], loop: str) -> Mapping[str, Any]
 
 def _add_profiled(summary: RunSummary, window: Mapping[str, Any], details: Mapping[str, Any]) -> None:
     table = details.get("steps", {})
-    wall, first, last = table.get("usual", {}).get("wall_ms"), window.get("first"), window.get("last")
+    usual, first, last = table.get("usual", {}), window.get("first"), window.get("last")
+    step_ms = max(usual.get("wall_ms") or 0.0, usual.get("busy_ms") or 0.0)
     summary.profiled_steps = "" if first is None or last is None else words.steps(first, last)
     if table.get("is_part"):
         of = "the program" if first is None else summary.profiled_steps
@@ -166,9 +167,9 @@ def _add_profiled(summary: RunSummary, window: Mapping[str, Any], details: Mappi
         summary.unit, summary.profiled_steps = "recording", "from start to stop"
     else:
         summary.profiled_steps = table.get("usual_steps") or summary.profiled_steps
-    summary.profiled_ms = wall
-    if summary.step_ms is None and wall:
-        summary.step_ms, summary.is_profiled = wall, True
+    summary.profiled_ms = step_ms or None
+    if summary.step_ms is None and step_ms:
+        summary.step_ms, summary.is_profiled = step_ms, True
         summary.steps = summary.profiled_steps if is_without_steps else f"profiled {summary.profiled_steps}"
 
 
@@ -180,7 +181,8 @@ def shares_of_step(summary: RunSummary, usual: Mapping[str, Any], typical: Count
     wall = usual.get("wall_ms")
     busy = usual.get("busy_share") or 0.0
     if busy >= MOST:
-        return [SummaryPart(name="device busy", share=busy)]
+        in_step = (usual.get("busy_ms") or 0.0) / summary.step_ms if summary.step_ms else 0.0
+        return [SummaryPart(name="device busy", share=min(max(busy, in_step), 1.0))]
     part_ms = {part: max(usual.get(f"{part}_ms") or 0.0, 0.0) for part in labels.PHRASES}
     if not wall or not any(part_ms.values()):
         return []

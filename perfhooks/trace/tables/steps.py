@@ -87,7 +87,7 @@ def table(
         "stage": [stages.shown(trace) if stage is None else stage] * count,
         "step": steps.number,
         **_milliseconds(_host_columns(trace, steps, wall, own)),
-        **_device_columns(trace, steps),
+        **_device_columns(trace, steps, wall, own),
         **_count_columns(trace, steps),
         **_memory_columns(trace, steps),
         **_operation_columns(trace, steps, wall),
@@ -126,11 +126,12 @@ def _host_columns(trace: Trace, steps: step_marks.MarkedSteps, wall: Ints, own: 
     return {"wall_ms": wall, **shown, "other_ms": other}
 
 
-def _device_columns(trace: Trace, steps: step_marks.MarkedSteps) -> dict[str, object]:
+def _device_columns(trace: Trace, steps: step_marks.MarkedSteps, wall: Ints, own: Intervals) -> dict[str, object]:
     if not trace.is_device_traced:
         return {}
-    over_span, busy = device_span.span(trace)._asdict(), device_time.work(trace).sum(axis=1)
-    times = over_span | {"device_busy": busy, "device_idle": steps.end - steps.start - busy}
+    busy_in_own_work = intervals.within(intervals.intersect(device.busy(trace), own), steps.start, steps.end)
+    busy = device_time.work(trace).sum(axis=1) - busy_in_own_work
+    times = device_span.span(trace)._asdict() | {"device_busy": busy, "device_idle": wall - busy}
     kernels = trace.kind[trace.device_rows] == Kind.KERNEL
     launched = device.launch_times(trace)[kernels]
     shown: dict[str, Column] = {f"{name}_ms": nanos * intervals.MS for name, nanos in times.items()}

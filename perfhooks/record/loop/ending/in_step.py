@@ -44,12 +44,11 @@ class _PendingCall:
     Exceptions of ``__bool__`` reach the program.
     """
 
-    def __init__(self, act: Callable[[], object]) -> None:
+    def __init__(self, act: Callable[[], object], *, has_dynamo: bool) -> None:
         self._run = functools.partial(_run, act)
         self._process = os.getpid()
-        decorators = sys.modules.get("torch._dynamo.decorators")
-        if decorators is not None:  # the main thread may run compiled code, and torch.compile would compile this call
-            decorators.skip(_PendingCall.__bool__)
+        if has_dynamo:  # the main thread may run compiled code, and torch.compile would compile this call
+            sys.modules["torch._dynamo.decorators"].skip(_PendingCall.__bool__)
             self._run = torch.compiler.disable(self._run)
 
     def __bool__(self) -> bool:
@@ -70,11 +69,12 @@ calls enters a traced function.
 def in_main_thread(act: Callable[[], object]) -> None:
     """Call a function in the main thread, between two instructions.
 
-    The call is dropped if the main thread is in a backward pass, in code of perfhooks, or in Python's library, which
-    may hold a lock. Callers repeat a dropped call.
+    The call is dropped if the main thread is in a backward pass, in code of perfhooks, in an import of torch._dynamo,
+    or in Python's library, which may hold a lock. Callers repeat a dropped call.
     """
-    if not _pending:
-        call = _PendingCall(act)
+    dynamo = sys.modules.get("torch._dynamo")
+    if not _pending and not (dynamo and dynamo.__spec__ and getattr(dynamo.__spec__, "_initializing", False)):
+        call = _PendingCall(act, has_dynamo=dynamo is not None)
         _pending.append(call)
         is_true = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
         if ctypes.pythonapi.Py_AddPendingCall(is_true, ctypes.c_void_p(id(call))):
