@@ -110,7 +110,7 @@ def test_option_of_the_command_is_changed_instead(patched):
     [
         ("o = Adam(p, **options)\n", "dictionary"),
         ("o = Adam(p); q = Adam(p)\n", "several calls"),
-        ("o = kind(p)\n", "another name"),
+        ("o = kind(p)\n", "no call of this name"),
         ("o = Adam(p, fused=config.fused)\n", "its value comes from config.fused"),
         ("o = Adam(p for p in q)\n", "unusual form"),
     ],
@@ -150,10 +150,10 @@ def test_proposal_keeps_the_value_on_the_device(patched, tmp_path, reader, line,
 @pytest.mark.parametrize(
     ("reader", "line", "reason"),
     [
-        ("item", "if loss.item() > 3: break", "a condition needs the value"),
-        ("__bool__", "if loss > 3: break", "a condition needs the value"),
-        ("item", "print(loss.item())", "a text needs the value"),
-        ("item", "bar.set(f'{loss:.3f}')", "a text needs the value"),
+        ("item", "if loss.item() > 3: break", "a condition depends on the value"),
+        ("__bool__", "if loss > 3: break", "a condition depends on the value"),
+        ("item", "print(loss.item())", "the value is printed or formatted as text"),
+        ("item", "bar.set(f'{loss:.3f}')", "the value is printed or formatted as text"),
         ("item", "array[0] += loss.item()", "the code may need a number"),
         ("__int__", "total += int(loss)", "the code may need a number"),
         ("item", "report(loss.item())", "the code may need a number"),
@@ -345,7 +345,7 @@ def test_waits_of_a_finding_become_a_proposal(tune, tmp_path, monkeypatch):
     (row,) = file["changes"]
     assert (row["name"], row["status"], row["rules"]) == ("item", "proposed", ["synchronisation"])
     assert (file["final"], file["patch"]) == (None, None)
-    by_hand = f"train.py:18: {KEEP} (a condition needs the value)"
+    by_hand = f"train.py:18: {KEEP} (a condition depends on the value)"
     assert file["by_hand"] == [by_hand]
     assert f"Change by hand: {by_hand}" in done.output
     assert file["proposal"] in done.output

@@ -163,9 +163,9 @@ def _opened_below(here: _Opened, name: str) -> int | None:
 
 
 def _give(here: _Opened, owner: os.stat_result) -> None:
-    """Change the owner of an empty folder that root owns.
+    """Change the owner of the folder, unless it has content.
 
-    Skip other folders, because another user may have replaced the folder.
+    A folder with content may be one that another user has put there.
     """
     if here.descriptor is None or os.geteuid() != 0 or owner.st_uid == 0:
         return

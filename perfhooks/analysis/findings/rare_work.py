@@ -184,8 +184,8 @@ def slow_steps(work: Rare) -> Iterator[Finding]:
     """Report slow steps whose time above the median takes at least 10% of the run (`MAJOR`).
 
     The causes come from ``rank0.slow.csv``. Waits for data and for other ranks do not count, nor do compilations.
-    Unknown causes count if the outliers of the timeline have equal distances, and waits for a CPU only at these
-    distances. Steps with a validation or checkpoint of ``rank0.rare.csv`` do not count.
+    Slow steps with an unknown cause count if the slow steps are periodic; those that waited for a CPU count only at
+    this period. Steps with a validation or checkpoint of ``rank0.rare.csv`` do not count.
     """
     if work.share >= MAJOR:
         yield from work.finding("slow-steps", is_bound=True, period=_period(row.step for row in work.rows))

@@ -8,7 +8,7 @@ one synchronization to the next, by each rank's own clock::
                                ^ here rank 1 falls behind                     ^ here all have waited for it
 
 In this module, a stage is a part of a step, not a loop. The frontier of a stage is the time at which the last rank ends
-the stage. The exposed time of a stage is the time from the frontier of the previous stage to the frontier of the stage.
+the stage. The exposed time of a stage is the time from the previous stage's frontier to the frontier of the stage.
 The exposed times of all stages sum to the step time. Source: StageFrontier, arXiv 2606.06751.
 """
 
@@ -118,8 +118,8 @@ def _find_common(a: Ints, b: Ints) -> Ints:
 
 class Frontier(NamedTuple):
     exposed: Ints
-    """Time in ns from the frontier of the previous stage to the frontier of this stage. All stages sum to the step of
-    the slowest rank.
+    """Time in ns from the last rank's end of the previous stage to the last rank's end of this stage. All stages sum to
+    the step.
     """
     leader: Ints
 

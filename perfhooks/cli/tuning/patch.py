@@ -161,7 +161,7 @@ class _Source:
         nearest = max((call.lineno for call in calls), default=0)
         calls = [call for call in calls if call.lineno == nearest]
         if len(calls) != 1:
-            raise _ByHandError("the call has another name" if not calls else "the line has several calls")
+            raise _ByHandError("the line contains no call of this name" if not calls else "the line has several calls")
         if any(keyword.arg is None for keyword in calls[0].keywords):
             raise _ByHandError("the call gets its arguments from a dictionary")
         return calls[0]
@@ -192,9 +192,9 @@ class _Source:
                 self.replace(read, f"{_on_device(read)}{suffixes[read]}")
             return
         if (reads or "__bool__" in readers) and any(test in nodes for test in tests):
-            raise _ByHandError("a condition needs the value")
+            raise _ByHandError("a condition depends on the value")
         if any(isinstance(node, ast.JoinedStr) or _name(node) in ("print", "format") for node in nodes):
-            raise _ByHandError("a text needs the value")
+            raise _ByHandError("the value is printed or formatted as text")
         if reads:
             raise _ByHandError("the code may need a number")
 

@@ -1,6 +1,6 @@
 """``perfhooks run``: profiles a training without changes to its code.
 
-The command prepares an environment and becomes the training (`command_line`). In each Python process, `site` waits for
-the import of torch. After this import, `hooks` subscribes to optimizers and loaders, whose events `step_signal`
-converts to steps.
+The command prepares an environment and becomes the training (`command_line`). Each Python process loads the module
+`site` at its start. After the import of torch, `hooks` subscribes to optimizers and loaders. `step_signal` converts
+their events to steps.
 """

@@ -96,7 +96,7 @@ def _retries() -> int | None:
 
 
 _SHORTEST_NS: Final = 1_000_000
-"""Minimum length of a stored collection in ns."""
+"""Minimum length of a stored garbage collection, ns."""
 
 
 class Collections:

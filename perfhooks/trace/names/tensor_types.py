@@ -36,7 +36,7 @@ _NAMES: Final = {spelling.lower(): name for spelling, name in SPELLINGS.items()}
 
 TENSORS: Final = "TensorList"
 GENERIC: Final = "GenericList"
-"""Recorded type of a list: of tensors if shapes are recorded, otherwise of numbers."""
+"""Type of a list: of tensors with record_shapes, otherwise of numbers."""
 LISTS: Final = (TENSORS, GENERIC)
 NUMBER: Final = "Scalar"
 NUMBERS: Final = "ScalarList"

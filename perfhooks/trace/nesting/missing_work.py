@@ -264,10 +264,8 @@ def cut_overflowed(trace: Trace) -> None:
     if excess.any():
         trace.overflowed = trace.device_rows[excess > 0]
         trace.sparse_columns[OVERFLOW] = trace.overflowed, excess[excess > 0]
-        text = (
-            "perfhooks shortens device work that ends after later work on its stream has begun, or after the host has "
-        )
-        text += f"waited for it: {len(trace.overflowed)} of {words.count(len(recorded), 'record')}"
+        shortened = f"perfhooks shortened {len(trace.overflowed)} of {words.count(len(recorded), 'device record')}"
+        text = f"{shortened}, which ended after the next work on the stream had begun, or after the host's wait"
         trace.doubts.append(Doubt("overflowed-kernels", len(trace.overflowed), text))
 
 

@@ -11,7 +11,7 @@ _CALLS: Final = (labels.FORWARD, labels.VALIDATION)
 LOSS: Final = "loss"
 """Marks a loss operator in the argument ``parts`` of `classify`."""
 WRITTEN: Final = -1
-"""Marks a label of the user in the argument ``groups`` of `classify`, which keeps the part of such labels."""
+"""Marks a label of the user in the argument ``groups`` of `classify`, which does not correct such labels."""
 
 
 def classify(parts: list[str], groups: list[int]) -> list[str]:
