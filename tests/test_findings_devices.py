@@ -955,6 +955,8 @@ def test_planted_problem_has_exactly_its_findings(rule, tmp_path, golden):
         for finding in found:
             assert finding.is_bound or finding.gain_ms is None or rule in MEASURED, "no fix on a device was measured"
             assert finding.gain_ms is None or 0 < finding.gain_percent <= 100
+            times = [value.value for value in finding.values.values() if value.unit == "ms"]
+            assert finding.gain_ms is None or max(times, default=0) <= tables.unprofiled_ms + 1e-6, finding.title
             # of these two the whole is said, and how much of it is gained is not
             if name == "planted" and finding.rule not in ("unaligned-products", "fusable-chains"):
                 assert (finding.gain_ms or 0) <= max(tables.host_limit_ms, tables.device_limit_ms) + 1e-6

@@ -138,8 +138,8 @@ def host_bound(window: Evidence) -> Iterator[Finding]:
     counter = "launches" if window.mean("launches") else "kernels"
     launches, replays = window.mean(counter), len(window.matching(runtime_calls.GRAPH.pattern, Kind.RUNTIME))
     short = ~_is_long(window) & ~_is_preparation(window)
-    starved_ms = window.per_step(window.idle_for(*SLOW, among=short))
-    gain = min(starved_ms - window.recording_ms, window.host_limit_ms)
+    starved_ms = window.per_step(window.idle_for(*SLOW, among=short)) - window.recording_ms
+    gain = min(starved_ms, window.host_limit_ms)
     if (launches < MANY_LAUNCHES and not replays) or window.share(gain) < DOMINANT:
         return
     graph = check_replay(window) if trace.has_cuda and not replays else Replay()
