@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
 from perfhooks import testing
 from perfhooks.analysis import findings
+from perfhooks.report.page import headline
 from perfhooks.run import timeline
-from perfhooks.run.capture import Capture
+from perfhooks.run.capture import Capture, Cost
 from perfhooks.testing import annotation, kernel, launch, step_mark
 from perfhooks.trace import read
 from perfhooks.trace.model import epoch
@@ -38,6 +40,19 @@ def test_device_work_during_own_work_is_not_counted(tmp_path):
     row = Capture(last=0, reached=1, own_work=((base + 0.03, base + 0.09),)).tables(trace).steps.row(0, named=True)
     times = [row["wall_ms"], row["device_busy_ms"], row["device_idle_ms"]]
     assert times == pytest.approx([40, 20, 20], abs=0.01)
+
+
+def test_recorded_device_is_never_busier_than_its_step():
+    """A recording of an H200 with a full queue: perfhooks worked twice between the first and the second step."""
+    trace = read(Path(__file__).parent / "data/h200-attention.json.gz")
+    own_work = ((1795816795.3548193, 1795816795.355965), (1795816795.3652115, 1795816795.3703003))
+    capture = Capture(first=14, last=17, reached=18, own_work=own_work, cost=Cost(idle_step_ms=42.8))
+    table = capture.tables(trace).steps
+    assert (table["device_busy_ms"] + table["device_idle_ms"]).to_list() == pytest.approx(table["wall_ms"].to_list())
+    told = "steps 14-17: 10.7 ms on the host and 42.8 ms on the device, device busy 99%"
+    assert headline.headline(table) == told
+    rules = [finding.rule for finding in findings.find(capture, trace)]
+    assert rules == ["written-out-attention", "float32-products"]
 
 
 @pytest.mark.parametrize(("own_work", "rules"), [((0.010, 0.095), []), ((0.0, 0.001), ["unnamed-time"])])
