@@ -121,9 +121,9 @@ const STEPS_BY = {
 /* How `perfhooks run` detected steps in a script that does not report them. */
 function stepsBy(said) {
   if (!said) return null;
-  const count = (value, word, many) =>
-    known(value) ? `${Number(value.toPrecision(3))} ${value === 1 ? word : many}` : null;
-  const counts = [count(said.fetches, "fetch", "fetches"), count(said.updates, "update", "updates")];
+  const count = (value, word, many) => (known(value) ? `${value} ${value === 1 ? word : many}` : null);
+  const [fetches, updates] = [said.fetches, said.updates].map((mean) => known(mean) ? Number(mean.toPrecision(3)) : null);
+  const counts = [count(fetches, "fetch", "fetches"), count(updates, "update", "updates")];
   const each = counts.filter(Boolean).join(" and ");
   return `${STEPS_BY[said.what] || said.what}${each ? ` (${each} each)` : ""}`;
 }
