@@ -241,7 +241,7 @@ def test_suggested_seconds_include_slow_first_steps():
     program = SimpleNamespace(command=SimpleNamespace(name="A"), blocks=[Block(1, 10**7, 10**7, 10**7, None)] * 2)
     program.steps, program.seconds = 2, 7.99
     limited = SimpleNamespace(plan=SimpleNamespace(seconds=8))
-    with pytest.raises(PerfhooksError, match="--seconds 8 ends it after too few steps to compare; use --seconds 9"):
+    with pytest.raises(PerfhooksError, match="--seconds 8 ends it after too few steps to compare; use --seconds 10"):
         alternation.Alternation._check_limit(limited, program)
     assert programs_below() == []
 

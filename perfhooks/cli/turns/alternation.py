@@ -179,12 +179,13 @@ class Alternation:
         seconds, blocks = self.plan.seconds, program.blocks
         if seconds is None or len(blocks) < _TIMED_BLOCKS:
             return
-        step_s = min(block.wall_ns / block.steps for block in blocks) * 1e-9
+        steps_s = [block.wall_ns / block.steps * 1e-9 for block in blocks]
+        step_s = min(steps_s)
         if program.steps + (seconds - program.seconds) / step_s < FEWEST_FIRST + LEAST_BLOCKS:
-            enough_s = math.ceil(program.seconds + (FEWEST_FIRST + 2 * LEAST_BLOCKS - program.steps) * step_s)
+            enough_s = program.seconds + (FEWEST_FIRST + 2 * LEAST_BLOCKS - program.steps) * max(steps_s)
             raise PerfhooksError(
                 f"a step of {program.command.name} takes {words.ms(step_s * 1e3)}, so --seconds {seconds:g} ends it "
-                f"after too few steps to compare; use --seconds {enough_s} or more"
+                f"after too few steps to compare; use --seconds {10 * math.ceil(enough_s / 10)} or more"
             )
 
     def _have_begun(self, programs: Sequence[Program]) -> bool:
