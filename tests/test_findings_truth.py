@@ -408,3 +408,46 @@ def test_recording_overhead_is_subtracted_from_gains():
     assert scale_to_unprofiled([row], 100.0, 60.0, None)[0]["gain_ms"] == pytest.approx(40 - 0.5 * 40)
     assert scale_to_unprofiled([row | {"overhead_share": 0.0}], 100.0, 30.0, None)[0]["gain_ms"] == 30.0
     assert scale_to_unprofiled([row | {"overhead_share": 1.0}], 100.0, 60.0, None) == []
+
+
+# --- loops over operators ---
+
+
+def looping(calls=500, *, part="forward", length_us=10, launches=False, names=1):
+    """A step of 60 ms with such a loop, whose calls are 10 us apart."""
+    yield step_mark(0, 0, 60 * MS)
+    yield annotation(part, 0, 50 * MS)
+    for call in range(calls):
+        begin = call * (length_us + 10) * 1000
+        end = begin + length_us * 1000
+        yield op(f"aten::select{call % names}", begin, end)
+        if launches:
+            yield launch(call + 1, begin, begin + 500)
+            yield kernel(call + 1, begin + 500, begin + 700)
+
+
+@pytest.mark.parametrize(
+    ("loop", "times"),
+    [
+        ({}, ["9.99 ms"]),
+        ({"names": 2, "calls": 1000}, ["20 ms"]),
+        ({"calls": 499}, []),
+        ({"names": 2}, []),
+        ({"length_us": 31}, []),
+        ({"length_us": 1}, []),
+        ({"launches": True}, []),
+        ({"part": "data"}, []),
+        ({"part": "backward"}, []),
+        ({"part": "Optimizer.step#SGD.step"}, []),
+    ],
+)
+def test_only_many_small_calls_of_the_program_are_a_loop(tmp_path, loop, times):
+    capture = Capture(first=0, last=0, reached=1)
+    titles = [finding.title for finding in findings.find(capture, trace_of(tmp_path, looping(**loop)))]
+    assert re.findall(r"Small operators in a loop take ([\d.]+ ms) of a step", " ".join(titles)) == times
+
+
+def test_loop_names_the_line_of_the_program(tmp_path):
+    events = [*looping(), python_frame("train.py(7): causal_mask", 0, 11 * MS, **{"Python id": 1})]
+    finding = found(Capture(first=0, last=0, reached=1), trace_of(tmp_path, events))["operator-loop"]
+    assert finding.lines == ("500 calls of small operators in a step", "train.py(7): causal_mask: 5 ms")

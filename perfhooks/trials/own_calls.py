@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from perfhooks.trials.timing import Clock
 
 FORMAT: Final = 2
-"""Format of the file of a comparison. 1: one set of inputs; 2: a grid of inputs and threads."""
+"""Format of the file of a comparison."""
 _ENDLESS: Final = 1e308
 _FASTEST: Final = re.compile(r"\| {2}" + re.escape(colors.BEST + colors.BOLD))
 _COLOR: Final = re.compile("\x1b\\[[0-9;]*m")

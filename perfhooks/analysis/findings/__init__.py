@@ -17,10 +17,10 @@ from perfhooks.analysis.findings import (
     machine,
     optimizer,
     products,
+    python_code,
     rare_work,
     start,
     texts,
-    unnamed,
 )
 from perfhooks.analysis.findings.evidence import Evidence
 from perfhooks.analysis.findings.finding import (
@@ -88,6 +88,7 @@ RULES: Final[tuple[Callable[[Evidence], Iterator[Finding]], ...]] = (
     kernels.kernels_below_limit,
     products.own_products,
     kernels.fusable_chains,
+    python_code.operator_loop,
     optimizer.optimizer_loop,
     optimizer.zeroed_gradients,
     host.allocator_churn,
@@ -96,7 +97,7 @@ RULES: Final[tuple[Callable[[Evidence], Iterator[Finding]], ...]] = (
     communication.data_parallel,
     machine.profiler_overhead,
     start.recorded_start,
-    unnamed.unnamed_time,
+    python_code.unnamed_time,
 )
 """Rules for one window. The order of rules matters only for findings of equal gain."""
 RUN_RULES: Final = tuple(rule for rule, _ in rare_work.RUN_RULES)

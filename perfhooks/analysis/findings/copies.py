@@ -111,9 +111,8 @@ def held_by_copies(window: Evidence) -> Iterator[Finding]:
     """Report copy calls that block the host for at least 1% of the step (`evidence.NOTABLE`) while no kernel runs.
 
     Only calls longer than `device.BLOCKED_NS` count, on threads that launch kernels. The time of other device work, of
-    gaps up to `device.LATENCY_NS` after this work, and of `blocking_copies` does not count. A call that copies from or
-    to unpinned memory waits for the copy. If the call must first allocate memory or touch new pages, the copy begins
-    late, and the device is idle. `machine.shared_device` reports calls that wait for earlier, delayed work.
+    gaps up to `device.LATENCY_NS` after this work, and of `blocking_copies` does not count.
+    `machine.shared_device` reports calls that wait for earlier, delayed work.
     """
     trace = window.trace
     if not window.is_device_traced:

@@ -122,7 +122,8 @@ const STEPS_BY = {
 function stepsBy(said) {
   if (!said) return null;
   const count = (value, word, many) => (known(value) ? `${value} ${value === 1 ? word : many}` : null);
-  const [fetches, updates] = [said.fetches, said.updates].map((mean) => known(mean) ? Number(mean.toPrecision(3)) : null);
+  const rounded = (mean) => (known(mean) ? Number(mean.toPrecision(3)) : null);
+  const [fetches, updates] = [rounded(said.fetches), rounded(said.updates)];
   const counts = [count(fetches, "fetch", "fetches"), count(updates, "update", "updates")];
   const each = counts.filter(Boolean).join(" and ");
   return `${STEPS_BY[said.what] || said.what}${each ? ` (${each} each)` : ""}`;
