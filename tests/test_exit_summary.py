@@ -385,7 +385,7 @@ SUMMARY = RunSummary(
 
 def test_summary_is_a_box_on_a_terminal_and_plain_in_a_pipe(golden):
     """The path is whole, and each other row has eighty columns."""
-    content = Box(SUMMARY, "", f"report: /{'long/' * 20}report.html")
+    content = Box(SUMMARY, "", "", f"report: /{'long/' * 20}report.html")
     boxes = [box(content, 80, encoding) for encoding in ("utf-8", "ascii")]
     golden("exit_summary.txt", "\n".join([*boxes, plain(content)]))
 

@@ -162,7 +162,7 @@ def test_without_findings_the_file_has_a_reason(tmp_path):
     events += [testing.op("aten::mm", number * 100, number * 100 + 100) for number in (10, 11)]
     content = examined(shown(testing.write_trace(tmp_path / "t.json", events)))
     assert content["findings"] == []
-    assert content["reason"].startswith("No problem was found.")
+    assert content["reason"].startswith("No rule found a problem.")
 
 
 def test_run_without_a_window_has_a_reason(tmp_path):

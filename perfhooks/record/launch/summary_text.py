@@ -17,11 +17,13 @@ from perfhooks.report.page.run_summary import (
     SummaryFinding,
     has_current_report,
     main_loop,
+    profiled_ms,
     read_summary,
     shares_of_step,
 )
 from perfhooks.run.finished import FinishedRun
 from perfhooks.run.layout import PAGE
+from perfhooks.run.publishing import shown
 from perfhooks.run.steps import NONE, read_in_training
 from perfhooks.run.timeline import in_timeline
 
@@ -34,6 +36,8 @@ _LINES: Final = (("─", "│", "╭", "╮", "╰", "╯"), ("-", "|", *"++++")
 class Box(NamedTuple):
     summary: RunSummary | None
     line: str
+    hint: str
+    """Command that lists functions or kernels, if no rule found a problem."""
     where: str
 
 
@@ -74,15 +78,22 @@ def _where(folder: Path, *, is_incomplete: bool) -> str:
     return f"report: {page}" if page.exists() else f"files: {folder}"
 
 
-def _facts(folder: Path) -> tuple[RunSummary | None, str]:
-    summary, line = None, ""
+def _facts(folder: Path) -> tuple[RunSummary | None, str, str]:
+    summary, line, hint = None, "", ""
     with guard(f"reading {folder}"):
         summary, run = read_summary(folder), FinishedRun(folder, brief=True)
         if summary is None or not has_current_report(run):
             # an old report or log line has other numbers than `perfhooks show`
             summary, last = _of_timeline(run), run.last()
             line = "" if summary or last is None else last.capture.line or f"{last.name} is recorded"
-    return summary, line
+        elif summary.step_ms and not summary.findings:
+            hint = _hint(run, "kernels" if summary.is_device_busy else "functions")
+    return summary, line, hint
+
+
+def _hint(run: FinishedRun, table: str) -> str:
+    has_table = any(window.place.artifact(f"{table}.csv").exists() for window in run.recorded)
+    return f"no finding; `perfhooks show {shown(run.folder)} -t {table}` lists {table} by time" if has_table else ""
 
 
 def _of_timeline(run: FinishedRun) -> RunSummary | None:
@@ -98,7 +109,7 @@ def _of_timeline(run: FinishedRun) -> RunSummary | None:
         for capture in captures:
             summary.warning = capture.warning or summary.warning
             if in_timeline(capture.stage) == loop and capture.has_step_times:
-                summary.profiled_steps, summary.profiled_ms = capture.usual_steps, capture.usual["wall_ms"]
+                summary.profiled_steps, summary.profiled_ms = capture.usual_steps, profiled_ms(capture.usual)
                 summary.parts = shares_of_step(summary, capture.usual, typical)
         return summary
     part = next((capture for capture in captures if capture.is_part), None)
@@ -141,6 +152,7 @@ def _rows(content: Box) -> list[tuple[str, str]]:
     if summary.parts:
         rows.append(("", _parts(summary)))
     rows += [(f"{number}. ", _finding(finding)) for number, finding in enumerate(summary.findings, 1)]
+    rows += [("", words.line(content.hint))] if content.hint else []
     if summary.warning and not content.line:
         rows.append(("warning: ", words.line(summary.warning)))
     return rows

@@ -219,4 +219,4 @@ def _reason(window: Mapping[str, Any], details: Mapping[str, Any]) -> str:
     if not accounted:
         return "The findings of this window were not computed."
     share = words.share(min(accounted))
-    return f"No problem was found. The rules could check {share} of the step time; the trace has no name for the rest."
+    return f"No rule found a problem. The rules checked {share} of the step time."

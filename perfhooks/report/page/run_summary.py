@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 UNITS: Final = {"batches": "batch", "call": "call", "backward": "backward pass"}
 """Noun for a step, keyed by the event that ends it."""
+DEVICE_BUSY: Final = "device busy"
 _RARE: Final = (labels.VALIDATION, labels.CHECKPOINT)
 _LEAST_SHARE: Final = 0.01
 
@@ -61,6 +62,10 @@ class RunSummary(_Strict):
     window: str = ""
     warning: str | None = None
     """The most important doubt about these numbers."""
+
+    @property
+    def is_device_busy(self) -> bool:
+        return bool(self.parts) and self.parts[0].name == DEVICE_BUSY
 
     @property
     def line(self) -> str:
@@ -152,8 +157,7 @@ def _shown(windows: Sequence[Mapping[str, Any]], loop: str) -> Mapping[str, Any]
 
 def _add_profiled(summary: RunSummary, window: Mapping[str, Any], details: Mapping[str, Any]) -> None:
     table = details.get("steps", {})
-    usual, first, last = table.get("usual", {}), window.get("first"), window.get("last")
-    step_ms = max(usual.get("wall_ms") or 0.0, usual.get("busy_ms") or 0.0)
+    step_ms, first, last = profiled_ms(table.get("usual", {})), window.get("first"), window.get("last")
     summary.profiled_steps = "" if first is None or last is None else words.steps(first, last)
     if table.get("is_part"):
         of = "the program" if first is None else summary.profiled_steps
@@ -173,6 +177,10 @@ def _add_profiled(summary: RunSummary, window: Mapping[str, Any], details: Mappi
         summary.steps = summary.profiled_steps if is_without_steps else f"profiled {summary.profiled_steps}"
 
 
+def profiled_ms(usual: Mapping[str, Any]) -> float:
+    return max(usual.get("wall_ms") or 0.0, usual.get("busy_ms") or 0.0)
+
+
 def shares_of_step(summary: RunSummary, usual: Mapping[str, Any], typical: Counted | None) -> list[SummaryPart]:
     """Return the shares of an unprofiled step if the wait for data was measured, else of a profiled step.
 
@@ -182,7 +190,7 @@ def shares_of_step(summary: RunSummary, usual: Mapping[str, Any], typical: Count
     busy = usual.get("busy_share") or 0.0
     if busy >= MOST:
         in_step = (usual.get("busy_ms") or 0.0) / summary.step_ms if summary.step_ms else 0.0
-        return [SummaryPart(name="device busy", share=min(max(busy, in_step), 1.0))]
+        return [SummaryPart(name=DEVICE_BUSY, share=min(max(busy, in_step), 1.0))]
     part_ms = {part: max(usual.get(f"{part}_ms") or 0.0, 0.0) for part in labels.PHRASES}
     if not wall or not any(part_ms.values()):
         return []

@@ -243,10 +243,10 @@ function findings(details) {
     .sort((a, b) => weight(b) - weight(a));
   if (!found.length) {
     const text = details.findings
-      ? `No problem was found. The rules could check ${percent(details.findings.accounted)} of the step time; ` +
-        "the trace has no name for the rest."
+      ? `No rule found a problem. The rules checked ${percent(details.findings.accounted)} of the step time. ` +
+        "The tables under Work and Code show which operators and functions take the time."
       : "The rules that look for problems did not run on this window.";
-    return el("div", { class: "findings" }, el("h2", null, "What to do first"), el("p", { class: "good" }, text));
+    return el("div", { class: "findings" }, el("h2", null, "What to do first"), el("p", null, text));
   }
   const rest = found.slice(3);
   const links = evidenceLinks(details);
