@@ -197,6 +197,17 @@ def test_exit_summary_of_an_old_report_has_the_present_step_time(tmp_path):
     assert text_of([str(run)]).startswith("perfhooks: step 20 ms (profiled steps 20-22: ")
 
 
+@pytest.mark.parametrize("table", ["functions", "none"])
+def test_summary_without_findings_names_the_next_command(table, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    windows_of(tmp_path / "run", ("train-000020-000022", 0, 3.0))
+    (tmp_path / f"run/train-000020-000022/rank0.{table}.csv").touch()
+    page.write(tmp_path / "run")
+    hints = [line for line in text_of([str(tmp_path / "run")]).splitlines() if "finding" in line]
+    expected = "  no finding; `perfhooks show run -t functions` lists functions by time"
+    assert hints == [expected] * (table == "functions")
+
+
 @pytest.mark.parametrize(
     "name", ["rank0.rare.csv", "rank0.slow.csv", "run.json", "train-000020-000022/rank0.page.json"]
 )

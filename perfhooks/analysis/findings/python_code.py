@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Intervals
 
 LEAST_CALLS: Final = 500
-"""Minimum calls of one operator in a step. Networks have fewer layers."""
+"""Minimum calls of one operator in a step."""
 SMALL_NS: Final = 30_000
-"""Maximum median duration of small operators in ns."""
+"""Maximum median duration in ns."""
 _ELSEWHERE: Final = (labels.DATA, labels.TRANSFER, labels.BACKWARD, labels.OPTIMIZER, labels.VALIDATION)
 
 

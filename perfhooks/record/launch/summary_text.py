@@ -37,7 +37,7 @@ class Box(NamedTuple):
     summary: RunSummary | None
     line: str
     hint: str
-    """Command that lists functions or kernels, if no rule found a problem."""
+    """Next command, if there are no findings."""
     where: str
 
 
