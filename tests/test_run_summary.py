@@ -203,7 +203,7 @@ def test_summary_without_findings_names_the_next_command(table, tmp_path, monkey
     windows_of(tmp_path / "run", ("train-000020-000022", 0, 3.0))
     (tmp_path / f"run/train-000020-000022/rank0.{table}.csv").touch()
     page.write(tmp_path / "run")
-    hints = [line for line in text_of([str(tmp_path / "run")]).splitlines() if "finding" in line]
+    hints = [line for line in text_of([str(tmp_path / "run")]).splitlines() if "no finding" in line]
     expected = "  no finding; `perfhooks show run -t functions` lists functions by time"
     assert hints == [expected] * (table == "functions")
 
