@@ -375,7 +375,7 @@ SUMMARY = RunSummary(
     step_ms=277.0,
     profiled_ms=441.0,
     profiled_steps="steps 52-54",
-    parts=[SummaryPart(name="backward", share=0.44), SummaryPart(name="waiting for data", share=0.31)],
+    parts=[SummaryPart(name="backward", share=0.44), SummaryPart(name="forward", share=0.31, where="mask, train.py:9")],
     findings=[
         SummaryFinding(title="The step waits 113 ms for data", gain="up to 113 ms, 41%", where="load, train.py:31")
     ],

@@ -451,3 +451,28 @@ def test_loop_names_the_line_of_the_program(tmp_path):
     events = [*looping(), python_frame("train.py(7): causal_mask", 0, 11 * MS, **{"Python id": 1})]
     finding = found(Capture(first=0, last=0, reached=1), trace_of(tmp_path, events))["operator-loop"]
     assert finding.lines == ("500 calls of small operators in a step", "train.py(7): causal_mask: 5 ms")
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "milliseconds", "expected"),
+    [
+        ("mask", "forward", 26, {"forward": "mask, train.py:7"}),
+        ("mask", "forward", 24, {}),
+        ("forward", "forward", 26, {}),
+        ("mask", "backward", 26, {}),
+        ("mask", "", 36, {"other": "mask, train.py:7"}),
+    ],
+)
+def test_largest_function_takes_half_of_a_part(tmp_path, name, part, milliseconds, expected):
+    """A part of 50 ms in a step whose loop calls backward."""
+    rest = [annotation(label, begin, begin + 50 * MS) for label, begin in ((part, 0), ("backward", 60 * MS)) if label]
+    frames = [("main", 1, 0, 115), (name, 2, 0, milliseconds)]
+    events = [
+        *(step_mark(0, 0, 120 * MS), *rest),
+        *(
+            python_frame(f"train.py({5 + number}): {function}", begin * MS, end * MS, **{"Python id": number})
+            for function, number, begin, end in frames
+        ),
+    ]
+    capture = Capture(first=0, last=0, reached=1)
+    assert window_data.reduce(capture, trace_of(tmp_path, events)).get("largest_functions", {}) == expected

@@ -96,6 +96,8 @@ def at(text):
 MEAN = {"wall_ms": 410, "backward_ms": 410}
 WALLS = [900, 300, 200, 400, 410, 420, *[100, 101, 102] * 10, 5000]
 KINDS = [10.0] * 3 + [10.0, 10.1, 9.9, 10.0, 25.0, 25.1, 25.2, 45.1, 45.2, 45.3] * 20
+FUNCTIONS = {"forward": "net, train.py:3", "backward": "loss, train.py:7"}
+EXPLANATIONS = {"train": {"parts": {"largest_functions": FUNCTIONS}}}
 HUNDRED = {"train": timeline([100.0] * 30)}
 WAITING = {"wall_ms": 200, "data_ms": 50, "forward_ms": 100, "backward_ms": 50}
 TWO_LOOPS = report({"wall_ms": 1}, stage="validate")
@@ -131,6 +133,9 @@ SUMMARIES = {
     "a finding about the recorder": (
         found(finding("Recording is slow", rule=OVERHEAD), finding("Adam is slow", 3.0, rule="optimizer")), {},
     ),
+    "a large function": (
+        report(MEAN | {"forward_ms": 20}) | {"explanations": EXPLANATIONS}, {},
+    ),
     "places of findings": (
         found(at("run (train.py:43) asks for the batches"), at("(train.py:43)"), at("train.py(20): load: 3 ms")), {},
     ),
@@ -146,7 +151,7 @@ def test_summaries_equal_the_golden_file(golden):
         source = f"{made.steps or 'no steps'}{', profiled' * made.is_profiled}"
         lines += [f"=== {name}", made.step, f"  {made.step_ms} ms of {source}"]
         lines += [f"  profiled: {made.profiled_ms} ms of {made.profiled_steps or 'no steps'}"]
-        lines += [f"  {part.share:.1%} {part.name}" for part in made.parts]
+        lines += [f"  {part.share:.1%} {part.name}{part.where and f' at {part.where}'}" for part in made.parts]
         lines += [
             f"- {each.title} gain: {each.gain or 'none'}; at: {each.where or 'nowhere'}" for each in made.findings
         ]

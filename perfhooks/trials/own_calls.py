@@ -200,9 +200,8 @@ def compare_calls(
 
         compare_calls({"sum": "(x * x).sum()", "dot": "x @ x"}, inputs=[{"x": small}, {"x": large}], threads=(1, 2))
 
-    Each function is compared with the first function, in speed and in results. The two functions run in interleaved
-    blocks (A B B A) of a millisecond or more until the comparison is decided. The state of random numbers, flags and
-    threads is restored.
+    Each function is compared with the first, in speed and in results, in interleaved blocks (A B B A) of a millisecond
+    or more. Random numbers, flags and threads are restored.
 
     Args:
         calls: Functions or statements, keyed by name, the reference first. The names are the ``description`` of
@@ -220,9 +219,6 @@ def compare_calls(
         seconds: Time limit of an undecided comparison, in seconds.
         tolerance: Relative difference that counts as equal.
         clock: Function that returns the time in seconds; None selects torch's clock.
-
-    Returns:
-        The measurements, which are shown as a table.
 
     Raises:
         OptionError: There is no call, or an argument has an invalid value.

@@ -144,6 +144,7 @@ class WindowData(_Part):
     categories: Columns | None = None
     flames: dict[str, dict[str, list[Any]]] | None = None
     functions: FirstRows | None = None
+    largest_functions: dict[str, str] = {}
     workers: Columns | None = None
     unseen_workers: str = ""
     loader_use: LoaderUse | None = None
@@ -165,7 +166,7 @@ class WindowData(_Part):
     """Whether `RunData.explanations` has lines and modules for this window."""
 
 
-EXPLAINED: Final = ("flames", "functions", "modules", "behind_operators", "limits", "roofline")
+EXPLAINED: Final = ("flames", "functions", "largest_functions", "modules", "behind_operators", "limits", "roofline")
 
 
 class ExplanationPart(_Part):

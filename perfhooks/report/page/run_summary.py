@@ -24,6 +24,8 @@ UNITS: Final = {"batches": "batch", "call": "call", "backward": "backward pass"}
 DEVICE_BUSY: Final = "device busy"
 _RARE: Final = (labels.VALIDATION, labels.CHECKPOINT)
 _LEAST_SHARE: Final = 0.01
+_LEAST_LOCATED: Final = 0.1
+_PART_OF_PHRASE: Final = {phrase: part for part, phrase in labels.PHRASES.items()}
 
 
 class _Strict(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -33,6 +35,8 @@ class _Strict(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_f
 class SummaryPart(_Strict):
     name: str
     share: float
+    where: str = ""
+    """Largest function: ``load, train.py:20``."""
 
 
 class SummaryFinding(_Strict):
@@ -127,6 +131,10 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
         summary.steps = words.count(len(typical.all_ms), f"unprofiled {summary.unit}", many)
     _add_profiled(summary, window, details)
     summary.parts = shares_of_step(summary, details.get("steps", {}).get("usual", {}), typical)
+    explanation = data.get("explanations", {}).get(window.get("stage"), {})
+    functions = {**explanation.get("parts", {}), **details}.get("largest_functions", {})
+    for part in (part for part in summary.parts if part.share >= _LEAST_LOCATED):
+        part.where = functions.get(_PART_OF_PHRASE.get(part.name), "")
     rows = findings.ordered([*data.get("findings", ()), *findings.first_rank_findings(window)])
     summary.findings = [
         SummaryFinding(

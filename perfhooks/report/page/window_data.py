@@ -11,7 +11,7 @@ import polars as pl
 from perfhooks.analysis import findings
 from perfhooks.analysis import flames as tree
 from perfhooks.analysis.findings import data, frameworks
-from perfhooks.core import json_values
+from perfhooks.core import json_values, labels
 from perfhooks.core.labels import STEP_MARK
 from perfhooks.report.page import compiled_rows, device_rows, limit_sentences, operator_rows, roofline
 from perfhooks.report.page.data import WINDOW_FORMAT
@@ -20,6 +20,7 @@ from perfhooks.run.loader import workers
 from perfhooks.trace.kinds import Kind, classify
 from perfhooks.trace.limits import rates
 from perfhooks.trace.names import part_names, step_kinds
+from perfhooks.trace.nesting import intervals, parts
 from perfhooks.trace.tables import counters, memory, modules
 
 if TYPE_CHECKING:
@@ -93,6 +94,22 @@ def _steps(capture: Capture, trace: Trace) -> dict[str, Any]:
         **({"is_part": True} if capture.is_part else {}),
         **({"no_device_data": True} if is_device_missing(trace) else {}),
     }
+
+
+def _largest_functions(capture: Capture, trace: Trace) -> dict[str, str]:
+    """Return functions that take at least half of a part, except ``forward`` and callers of backward or optimizer."""
+    window = findings.Evidence(capture, trace)
+    by_part = parts.of_thread(trace, window.thread)
+    other = intervals.subtract(window.windows, intervals.joined(*by_part.values()))
+    updates = intervals.joined(by_part[labels.BACKWARD], by_part[labels.OPTIMIZER])
+    loops = {name for name, _ in window.own_time_in(updates)}
+    results = {}
+    for part, moments in ((labels.FORWARD, by_part[labels.FORWARD]), (labels.OTHER, other)):
+        name, own_ms = max(window.own_time_in(moments), key=lambda item: item[1], default=("", 0.0))
+        location = findings.source_location([{"text": name}])
+        if name not in loops and own_ms >= window.per_step(moments) / 2 and location.function not in (None, "forward"):
+            results[part] = str(location)
+    return results
 
 
 def _operators(capture: Capture, trace: Trace) -> dict[str, json_values.Columns]:
@@ -281,6 +298,7 @@ _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {
     "categories": lambda capture, trace: json_values.columns(capture.tables(trace).categories),
     "flames": tree.flames,
     "functions": _functions,
+    "largest_functions": _largest_functions,
     "workers": _workers,
     "unseen_workers": lambda capture, _: data.missing_samples_text(capture.circumstances),
     "loader_use": _loader_use,

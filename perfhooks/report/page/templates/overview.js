@@ -30,7 +30,8 @@ function meanParts(rows, parts) {
 // parts of the summary as rows of sharesTable
 function summaryParts(summary) {
   const key = (label) => (PARTS.find(([, name]) => name === label) || ["other_ms"])[0];
-  return summary.parts.map(({ name, share }) => [name, colourOf(key(name)), share * summary.step_ms]);
+  const label = ({ name, where }) => (where ? `${name} (largest: ${where})` : name);
+  return summary.parts.map((part) => [label(part), colourOf(key(part.name)), part.share * summary.step_ms]);
 }
 
 // the summary of the run, if it is about this window and rank
