@@ -36,6 +36,7 @@ class Part(_Complete):
 
     name: str
     ratio: Annotated[float, Meta(description="Part of the step time, from 0 to 1.")]
+    where: Annotated[str | None, Meta(description="Function, file and line that take at least half of the part.")]
 
 
 class Step(_Complete):
@@ -157,7 +158,7 @@ def _step(summary: RunSummary) -> Step | None:
         basis=summary.steps,
         is_profiled=summary.is_profiled,
         profiled_ms=summary.profiled_ms,
-        parts=[Part(name=part.name, ratio=part.share) for part in summary.parts],
+        parts=[Part(name=part.name, ratio=part.share, where=part.where or None) for part in summary.parts],
     )
 
 
