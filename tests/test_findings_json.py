@@ -194,7 +194,11 @@ def test_paths_are_text_in_utf8(tmp_path):
 
 def test_numbers_that_are_not_finite_are_null():
     part = findings_file.Part(name="x", ratio=math.nan, where=None)
-    assert json.loads(findings_file.to_json(part), parse_constant=no_constant) == {"name": "x", "ratio": None}
+    assert json.loads(findings_file.to_json(part), parse_constant=no_constant) == {
+        "name": "x",
+        "ratio": None,
+        "where": None,
+    }
 
 
 @pytest.mark.parametrize("option", [["--limit", "3"], ["--by", "shapes"]])
