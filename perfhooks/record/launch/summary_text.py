@@ -15,7 +15,6 @@ from perfhooks.report.page.run_summary import (
     UNITS,
     RunSummary,
     SummaryFinding,
-    SummaryPart,
     has_current_report,
     main_loop,
     profiled_ms,
@@ -161,12 +160,7 @@ def _rows(content: Box) -> list[tuple[str, str]]:
 
 def _parts(summary: RunSummary) -> str:
     # Five parts of a step fit a line of 80 columns.
-    return ", ".join(map(_part, summary.parts[:5]))
-
-
-def _part(part: SummaryPart) -> str:
-    where = f" (largest: {words.line(part.where)})" if part.where else ""
-    return f"{words.line(part.name)} {words.share(part.share)}{where}"
+    return ", ".join(f"{words.line(part.name)} {words.share(part.share)}{part.brackets}" for part in summary.parts[:5])
 
 
 def _finding(finding: SummaryFinding) -> str:

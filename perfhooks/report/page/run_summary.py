@@ -38,6 +38,10 @@ class SummaryPart(_Strict):
     where: str = ""
     """Largest function: ``load, train.py:20``."""
 
+    @property
+    def brackets(self) -> str:
+        return f" (largest: {words.line(self.where)})" if self.where else ""
+
 
 class SummaryFinding(_Strict):
     title: str
@@ -74,7 +78,8 @@ class RunSummary(_Strict):
     @property
     def line(self) -> str:
         """Return for example ``step 277 ms, 44% backward, 31% forward``."""
-        return ", ".join(filter(None, [self.step, *(f"{words.share(part.share)} {part.name}" for part in self.parts)]))
+        parts = (f"{words.share(part.share)} {part.name}{part.brackets}" for part in self.parts)
+        return ", ".join(filter(None, [self.step, *parts]))
 
     @property
     def step(self) -> str:
