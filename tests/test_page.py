@@ -607,7 +607,7 @@ def test_first_screen_shows_the_pure_waits_of_a_rank(chromium, tmp_path):
     slow_steps.append(folder / "rank1.slow.csv", rows)
     chromium.open(report.write(folder))
     assert texts(chromium, ".stat")[-1] == "38%waiting for other ranks"
-    said = "301 of 12,000 steps were slow, 6.5 s in all. Causes: garbage collection 300, data 1."
+    said = "301 of 12,000 steps were slow and took 6.5 s together. Causes: garbage collection (300), data (1)."
     assert texts(chromium, ".slow-line") == [f"{said} See each."]
     assert texts(chromium, "#slow .lead") == [f"{said} These are the longest 200 of 301."]
     assert texts(chromium, "#slow tbody tr:first-child td")[:5] == ["90", "500", "50", "data", HOSTILE]

@@ -211,11 +211,11 @@ def test_a_run_without_a_window_shows_its_slow_steps(run, show):
 def test_summary_has_two_lines_about_slow_steps(run):
     assert "Slow steps" not in of_run(run)
     keep(run, 0, slow(90))
-    assert "\n1 of 12,000 steps was slow, " in of_run(run)
+    assert "\n1 of 12,000 steps was slow and took " in of_run(run)
     keep(run, 0, slow(90), slow(91, 900.0, "garbage collection"), slow(92, 600.0))
     assert (
         "## Slow steps\n"
-        "3 of 12,000 steps were slow, 2 s in all: data 2, garbage collection 1.\n"
+        "3 of 12,000 steps were slow and took 2 s together: data (2), garbage collection (1).\n"
         "The longest: step 91, 900 ms, garbage collection, load (train.py:3).\n"
     ) in of_run(run)
 

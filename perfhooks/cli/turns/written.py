@@ -34,7 +34,7 @@ def _doubts(result: ComparisonResult, judgement: Judgement) -> Iterator[str]:
         yield f"  {command.name}  {figure:>{wide}}  {command.label}"
     yield from (f"  {value}" for value in sentences.certainty(verdict))
     if verdict.typical.outcome != verdict.outcome in ("slower", "faster"):
-        yield f"  the typical step takes {format_change(verdict.typical.ratio)}"
+        yield f"  the typical (median) step: {format_change(verdict.typical.ratio)}"
     yield f"  {_clock(judgement)}"
     if judgement.far[0] != judgement.far[1] and not verdict.is_far_counted:
         turns = f"{words.count(judgement.far[0], 'block')} of A, {judgement.far[1]} of B"
@@ -73,7 +73,7 @@ def last_lines(program: ProgramResult) -> Iterator[str]:
 def _clock(judgement: Judgement) -> str:
     shares = [judgement.verdict.waited_a, judgement.verdict.waited_b]
     phrases = " and ".join("an unknown share" if value is None else words.share(value) for value in shares)
-    why = [] if shares == [None, None] else [f"the steps waited for a CPU {phrases} of their time"]
+    why = [] if shares == [None, None] else [f"steps of A and B waited for a CPU {phrases} of their time"]
     other = "CPU time" if judgement.verdict.clock == "wall" else "elapsed time"
     if sentences.is_wide(judgement.other):
         return "; ".join([*why, f"the difference in {other} is unknown: the steps are too uneven"])

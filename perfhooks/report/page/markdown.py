@@ -185,8 +185,8 @@ def _slow(slow: Mapping[str, Any] | None) -> Iterator[str]:
         return
     count, steps = slow["count"], slow.get("steps")
     of = f"{count:,} of {words.count(steps, 'step')}" if steps else words.count(count, "step")
-    causes = ", ".join(f"{cause} {count:,}" for cause, count in slow["causes"].items())
-    total = f"{of} {'was' if count == 1 else 'were'} slow, {words.ms(slow['wall_ms'])} in all: {causes}."
+    causes = ", ".join(f"{cause} ({count:,})" for cause, count in slow["causes"].items())
+    total = f"{of} {'was' if count == 1 else 'were'} slow and took {words.ms(slow['wall_ms'])} together: {causes}."
     longest = {name: values[0] for name, values in slow["rows"].items()}
     line = f", {longest['line']}" if longest.get("line") else ""
     example = f"The longest: step {longest['step']}, {words.ms(longest['wall_ms'])}, {longest['cause']}{line}."

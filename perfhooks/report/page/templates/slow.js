@@ -6,9 +6,9 @@ function slowSteps() {
   const of = known(slow.steps) ? `${grouped(slow.count, 0)} of ${plural(slow.steps, "step")}` : count;
   const causes = Object.entries(slow.causes)
     .filter(([cause]) => cause !== "unknown")
-    .map(([cause, count]) => `${cause} ${grouped(count, 0)}`)
+    .map(([cause, count]) => `${cause} (${grouped(count, 0)})`)
     .join(", ");
-  return `${of} ${slow.count === 1 ? "was" : "were"} slow, ${ms(slow.wall_ms)} in all. Causes: ${causes || "unknown"}`;
+  return `${of} ${slow.count === 1 ? "was" : "were"} slow and took ${ms(slow.wall_ms)} together. Causes: ${causes || "unknown"}`;
 }
 
 function slowLine() {
