@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,12 +19,13 @@ from terminal import steps_of_mean
 
 from perfhooks import Profiler
 from perfhooks.core.guard import enable_console_log, logger
+from perfhooks.record.loop.handover import Handover
 from perfhooks.record.loop.like_torch.silence import suppress_stderr
 from perfhooks.record.loop.window import Window
 from perfhooks.report.finishing.finish import _cost
 from perfhooks.report.finishing.leftovers import finish_all
 from perfhooks.run import remote
-from perfhooks.run.capture import Capture
+from perfhooks.run.capture import EXPLAINS, Capture, Place
 from perfhooks.run.folder import Run
 from perfhooks.run.steps import CpuInterval
 from perfhooks.run.timeline import HEADER
@@ -77,6 +79,16 @@ def test_finished_window_is_one_log_line_with_its_folder(caplog):
     trained("wait=1 warmup=1 active=2 repeat=1", 6, **HERE)
     (said,) = [each for each in caplog.messages if " -> " in each]
     assert steps_of_mean(2, 3).search(said), said
+
+
+@pytest.mark.parametrize(("request_name", "level"), [("", "WARNING"), (EXPLAINS, "DEBUG")])
+def test_doubts_about_the_second_window_are_only_in_the_report(request_name, level, tmp_path, caplog):
+    caplog.set_level("DEBUG", "perfhooks")
+    capture = Capture(last=0, notes=("4 frames have no end",), request=request_name)
+    handover = SimpleNamespace(is_summed_up=True, is_loud=True, _is_leaving=True, listeners=())
+    Handover._finished(handover, Place(tmp_path / "train-000000-000000", 0), capture)
+    assert caplog.records[0].getMessage() == "train-000000-000000: 4 frames have no end"
+    assert caplog.records[0].levelname == level
 
 
 def test_incomplete_trace_of_the_recorder_is_no_trace(monkeypatch, caplog):
@@ -305,6 +317,7 @@ def test_wait_ends_after_its_timeout(tmp_path, monkeypatch):
 WINDOWS = """
 import ctypes, gc, re
 from pathlib import Path
+from types import SimpleNamespace
 import torch, perfhooks
 
 # threads that end late share one pool of memory: each more of them would have its own

@@ -165,7 +165,7 @@ def _opened_below(here: _Opened, name: str) -> int | None:
 def _give(here: _Opened, owner: os.stat_result) -> None:
     """Change the owner of the folder, unless it has content.
 
-    A folder with content may be one that another user has put there.
+    Another user may have put a folder with content there.
     """
     if here.descriptor is None or os.geteuid() != 0 or owner.st_uid == 0:
         return

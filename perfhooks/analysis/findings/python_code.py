@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Intervals
 
 LEAST_CALLS: Final = 500
-"""Minimum calls of one operator in a step."""
+"""Minimum calls in a step: networks have fewer layers."""
 SMALL_NS: Final = 30_000
 """Maximum median duration in ns."""
 _ELSEWHERE: Final = (labels.DATA, labels.TRANSFER, labels.BACKWARD, labels.OPTIMIZER, labels.VALIDATION)
@@ -62,8 +62,8 @@ def _unnamed_share(window: Evidence) -> float:
 def operator_loop(window: Evidence) -> Iterator[Finding]:
     """Report small operators that run at least 500 times each, if they take at least 10% of the step (`MAJOR`).
 
-    The thresholds are `LEAST_CALLS` and `SMALL_NS`. Operators of `_ELSEWHERE` and those that launch device work do not
-    count. The time includes the Python code between calls.
+    The thresholds are `LEAST_CALLS` and `SMALL_NS`. Parts of `_ELSEWHERE` do not count. There is no finding if they
+    launch device work. The time includes the Python code between calls.
     """
     rows = _repeated(window)
     loop = _with_code_between(window, rows)
@@ -82,11 +82,12 @@ def _repeated(window: Evidence) -> Ints:
     by_part = parts.of_thread(trace, window.thread)
     elsewhere = intervals.joined(*(by_part[part] for part in _ELSEWHERE))
     rows = window.outermost(rows[~intervals.covers(elsewhere, trace.start[rows])])
-    names, of_row, counts = np.unique(trace.name[rows], return_inverse=True, return_counts=True)
+    _, of_row, counts = np.unique(trace.name[rows], return_inverse=True, return_counts=True)
     length = (trace.end - trace.start)[rows]
-    is_small = np.array([np.median(length[of_row == index]) < SMALL_NS for index in range(len(names))], np.bool_)
-    chosen: Ints = rows[((counts >= LEAST_CALLS * window.count) & is_small)[of_row]]
-    return chosen if not window.runs_on_device(chosen) else chosen[:0]
+    many = np.flatnonzero(counts >= LEAST_CALLS * window.count)
+    small = [index for index in many.tolist() if np.median(length[of_row == index]) < SMALL_NS]
+    repeated: Ints = rows[np.isin(of_row, small)]
+    return repeated[:0] if window.runs_on_device(repeated) else repeated
 
 
 def _with_code_between(window: Evidence, rows: Ints) -> Intervals:

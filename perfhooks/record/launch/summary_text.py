@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 import textwrap
@@ -92,8 +93,10 @@ def _facts(folder: Path) -> tuple[RunSummary | None, str, str]:
 
 
 def _hint(run: FinishedRun, table: str) -> str:
-    has_table = any(window.place.artifact(f"{table}.csv").exists() for window in run.recorded)
-    return f"no finding; `perfhooks show {shown(run.folder)} -t {table}` lists {table} by time" if has_table else ""
+    if not any(window.place.artifact(f"{table}.csv").exists() for window in run.recorded):
+        return ""
+    command = shlex.join(["perfhooks", "show", str(shown(run.folder)), "-t", table])
+    return f"no finding; `{command}` lists {table} by time"
 
 
 def _of_timeline(run: FinishedRun) -> RunSummary | None:
