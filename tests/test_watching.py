@@ -503,6 +503,7 @@ def is_mapped(address):
 threading.stack_size(64 << 20)  # larger than the cache of the C library for memory of ended threads
 training = threading.Thread(target=train)
 training.start()
+threading.stack_size(128 << 20)  # no later thread fits into the memory of the ended one
 training.join()
 while is_mapped(training.ident):
     others = [threading.Thread(target=time.sleep, args=(0.1,)) for _ in range(4)]
