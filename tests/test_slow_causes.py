@@ -210,6 +210,8 @@ CASES = """
 20 main stage step | 800 main report step | after main stage step
 # one of three samples of a short run is inside the loader: slow data is beyond that
 1 main fetch, 2 main step | 600 main fetch, 250 main step
+# all samples of a short run are inside the loader
+2 main fetch read | 800 main fetch read blocked
 # longer waits at a usual line; half of the time waits in all steps
 10 main report blocked, 10 main report | 800 main report blocked
 10 main report blocked, 10 main report | 400 main report blocked, 400 main report

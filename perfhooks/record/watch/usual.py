@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from itertools import dropwhile
+from itertools import dropwhile, takewhile
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.core import frames
@@ -38,8 +38,9 @@ class UsualSteps:
     def add(self, sample: Sample) -> None:
         if sample.stack:
             self.samples.append(sample)
-            shared = sample.stack if self.prefix is None else self.prefix[: common(self.prefix, sample.stack)]
-            # end above torch's frames: the loop is outside of the model, even if all samples are inside
+            # the loop is outside of fetches and models, even if all samples are inside
+            outer = tuple(takewhile(lambda frame: not frames.FETCHES.search(frame.file), sample.stack))
+            shared = outer if self.prefix is None else self.prefix[: common(self.prefix, outer)]
             self.prefix = tuple(dropwhile(lambda frame: frames.is_torch(frame.file), shared[::-1]))[::-1]
 
     def count(self, spent_ns: int, waited_ns: int) -> None:
