@@ -320,7 +320,7 @@ class Program:
 @pytest.fixture
 def program(monkeypatch):
     monkeypatch.setattr(lifetime, "_registered", {})  # profilers of other tests in this process may wait for files
-    monkeypatch.setattr(early, "has_busy_threads", lambda: False)  # and threads of pytest or of other tests compute
+    monkeypatch.setattr(early.BusyThreads, "answer", lambda _: False)  # and threads of pytest or of other tests compute
     monkeypatch.setattr(early, "_LONGEST_S", 1e9)
     made = Program()
     yield made

@@ -23,6 +23,7 @@ from perfhooks.record.watch.counters import Counters
 from perfhooks.record.watch.samples import FoldedStacks, Sample, Sampler, State
 from perfhooks.record.watch.sampling import Frame
 from perfhooks.record.watch.usual import beyond
+from perfhooks.run import installation
 from perfhooks.run.installation import Installation
 from perfhooks.run.timeline import Timeline, clock
 
@@ -361,6 +362,12 @@ def test_loader_pass_without_an_update_is_an_evaluation(heard, is_left):
     for _ in loader:
         heard.backwards += 1
     assert len(aside) == 1, "gradients are accumulated"
+
+
+def test_begin_of_a_pass_does_not_classify_files(heard, monkeypatch):
+    """Each read of the file system lets other threads take the GIL."""
+    monkeypatch.setattr(installation, "_is_of_user", pytest.fail)
+    assert list(torch.utils.data.DataLoader(torch.arange(3))) == [0, 1, 2]
 
 
 def test_passes_of_a_reused_iterator_are_counted_separately(heard):

@@ -20,11 +20,12 @@ from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names.origins import KNOWN, Origin, file_of, first_part, origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
+    from collections.abc import Iterable, Iterator
+    from types import CodeType, FrameType
 
     from perfhooks.trace import Trace
 
+Line = tuple["CodeType", int]
 _PACKAGE_FOLDERS: Final = frozenset(("site-packages", "dist-packages"))
 """Names of the folders into which pip and Debian install packages."""
 
@@ -135,13 +136,17 @@ def _below(path: str, tops: tuple[str, ...]) -> bool:
     return any(top and Path(path).is_relative_to(top) for top in tops)
 
 
-def line_of_user() -> str:
+def lines_here() -> list[Line]:
+    """Return the 100 innermost lines of the calling stack, without a read of the file system."""
+    return [(frame.f_code, frame.f_lineno) for frame in itertools.islice(_outwards(sys._getframe(1)), 100)]
+
+
+def line_of_user(lines: Iterable[Line]) -> str:
     """Return the innermost line of the program, ``evaluate (train.py:20)``."""
-    frame = next(_frames_of_user(sys._getframe(1)), None)
-    if frame is None:
-        return ""
-    file = frame.f_code.co_filename.removeprefix(working_directory() + os.sep)
-    return f"{frame.f_code.co_name} ({file}:{frame.f_lineno})"
+    for code, number in lines:
+        if _is_of_user(code.co_filename):
+            return f"{code.co_name} ({code.co_filename.removeprefix(working_directory() + os.sep)}:{number})"
+    return ""
 
 
 def lines_of_user(count: int, frame: FrameType | None = None) -> list[tuple[str, int]]:
@@ -151,9 +156,12 @@ def lines_of_user(count: int, frame: FrameType | None = None) -> list[tuple[str,
 
 
 def _frames_of_user(frame: FrameType | None) -> Iterator[FrameType]:
+    return (frame for frame in _outwards(frame) if _is_of_user(frame.f_code.co_filename))
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
-        if _is_of_user(frame.f_code.co_filename):
-            yield frame
+        yield frame
         frame = frame.f_back
 
 

@@ -19,7 +19,7 @@ from torch.compiler import is_compiling
 from torch.nn import Module
 
 from perfhooks.core.guard import hide_frames
-from perfhooks.run.installation import line_of_user
+from perfhooks.run.installation import line_of_user, lines_here
 from perfhooks.run.timeline import clock
 
 if TYPE_CHECKING:
@@ -158,5 +158,5 @@ def _wrapped_save(*args: Any, **kwargs: Any) -> Any:
     began = clock()
     result = _save(*args, **kwargs)
     if threading.get_ident() == _main:
-        _on_save(began, clock(), line_of_user())
+        _on_save(began, clock(), line_of_user(lines_here()))
     return result

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from perfhooks.core.guard import hide_frames
-from perfhooks.run.installation import line_of_user
+from perfhooks.run.installation import lines_here
 from perfhooks.run.timeline import clock
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _passes(iterator: Any, parallel: Any, events: Events) -> list[tuple[Any, str
     def begin_pass(self: Any) -> None:
         began = clock()
         events.pulse.ask(began)
-        since = events.begin_pass(began, line_of_user())
+        since = events.begin_pass(began, lines_here())
         vars(self)["perfhooks_pass"] = _Pass(events, since)  # a reused iterator may hold an older pass
 
     @functools.wraps(make)

@@ -29,6 +29,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from perfhooks.core import labels, words
+from perfhooks.run.installation import Line, line_of_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -155,7 +156,11 @@ class PassBegin(NamedTuple):
     fetches: int
     updates: int
     backwards: int
-    line: str
+    lines: list[Line]
+
+    @property
+    def line(self) -> str:
+        return line_of_user(self.lines)
 
 
 class Events:
@@ -175,8 +180,8 @@ class Events:
         elif self.detector.is_sure:
             self.due_update = self.detector.due_update = 0
 
-    def begin_pass(self, now: int, line: str) -> PassBegin:
-        return PassBegin(now, self.fetches, self.updates, self.backwards, line)
+    def begin_pass(self, now: int, lines: list[Line]) -> PassBegin:
+        return PassBegin(now, self.fetches, self.updates, self.backwards, lines)
 
     @property
     def training_fetches(self) -> int:

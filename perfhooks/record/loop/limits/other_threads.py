@@ -21,6 +21,9 @@ _SHARE: Final = 0.2
 """Maximum time of a recording with busy threads, as a fraction of the training's time. Threads are busy if they use
 more than this fraction of one CPU.
 """
+_SHORTEST_S: Final = 0.005
+_SHORTEST_CROWDED_S: Final = 0.025
+"""On busy CPUs, a busy thread may get none for 5 ms."""
 SHORTEST_WAIT_S: Final = FIRST_STEPS_S / _SHARE
 """Minimum training time in s before a recording with busy threads."""
 
@@ -34,11 +37,15 @@ class ThreadLoad:
         """Threads that existed at the start, each with its CPU time in ns."""
         self._threads = {ident: (thread, thread.cpu_ns() or 0) for ident, thread in self._counted()}
 
+    @property
+    def measured_s(self) -> float:
+        return (time.perf_counter_ns() - self._began) / 1e9
+
     def is_busy(self) -> bool:
         used = 0
         for ident, thread in self._counted():
             used += max((thread.cpu_ns() or 0) - self._threads.get(ident, (thread, 0))[1], 0)
-        return used > _SHARE * (time.perf_counter_ns() - self._began)
+        return used > _SHARE * self.measured_s * 1e9
 
     def _counted(self) -> list[tuple[int, CountedThread]]:
         clocks = live_clocks()
@@ -52,22 +59,26 @@ def has_other_threads() -> bool:
     return bool(_others())
 
 
-def has_busy_threads() -> bool:
-    """Return whether other threads compete with the calling thread for the GIL.
+class BusyThreads:
+    """Whether other threads compete for the GIL. The caller asks again: its wait would let them take the GIL."""
 
-    The function measures other threads for 5 ms. If all CPUs are busy, the function measures up to five times, because
-    a busy thread may get no CPU for 5 ms.
-    """
-    if not has_other_threads():
-        return False
-    is_crowded = hasattr(os, "getloadavg") and os.getloadavg()[0] > (os.cpu_count() or 1)
-    return any(_is_busy_for(0.005) for _ in range(5 if is_crowded else 1))
+    def __init__(self) -> None:
+        self._load: ThreadLoad | None = None
+
+    def answer(self) -> bool | None:
+        if self._load is None:
+            if not has_other_threads():
+                return False
+            self._load = ThreadLoad()
+        measured_s = self._load.measured_s
+        if measured_s < _SHORTEST_S:
+            return None
+        is_busy = self._load.is_busy()
+        return None if not is_busy and _is_crowded() and measured_s < _SHORTEST_CROWDED_S else is_busy
 
 
-def _is_busy_for(seconds: float) -> bool:
-    load = ThreadLoad()
-    time.sleep(seconds)
-    return load.is_busy()
+def _is_crowded() -> bool:
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > (os.cpu_count() or 1)
 
 
 def _others() -> list[threading.Thread]:
