@@ -351,7 +351,7 @@ def check_request(steps: Any, recording: Mapping[str, object]) -> None:
 
 def recording(options: Options) -> dict[str, Any]:
     """Return the recorder options that differ from torch's defaults."""
-    names = get_type_hints(RecordingOptions)
+    names = RecordingOptions.__annotations__
     return {name: value for name, value in options.items() if name in names and value != DEFAULTS.get(name)}
 
 

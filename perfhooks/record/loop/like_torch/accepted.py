@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the supported options. Unsupported options are dropped, with one log line."""
-    supported = inspect.signature(TorchProfile.__init__).parameters
+    supported = inspect.signature(TorchProfile.__init__).parameters if options else {}
     unsupported = [name for name in options if name not in supported]
     if unsupported:
         names = ", ".join(f"{name}=" for name in unsupported)
