@@ -166,12 +166,16 @@ SCRIPT = """
                 time.sleep(max(0.05, (time.monotonic() - began) / 4))  # on a busy machine, the epochs take long
 
     def collect():
-        time.sleep(0.3)
+        time.sleep(max(0.3, 8 * longest))
 
+    longest, last = 0.0, began
     for epoch in range(3):
         for step, batch in enumerate(loader):
             if step in (5, 15):
                 collect()
+            elif step > 1:
+                longest = max(longest, time.monotonic() - last)
+            last = time.monotonic()
             net(batch).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -203,4 +207,4 @@ def test_perfhooks_run_detects_validations_and_their_lines(launch, tmp_path):
     assert gain(found).endswith("% of the run")
     assert any(line["text"].startswith("evaluate (train.py:12)") for line in found["evidence"])
     capture = next((tmp_path / "perf/it").glob("train-*/rank0.capture.json"))
-    assert json.loads(capture.read_bytes())["circumstances"]["loader"]["line"] == "<module> (train.py:20)"
+    assert json.loads(capture.read_bytes())["circumstances"]["loader"]["line"] == "<module> (train.py:21)"
