@@ -250,10 +250,17 @@ def test_threads_that_compute_are_busy(is_busy):
 )  # fmt: skip
 def test_crowded_machine_is_observed_longer(monkeypatch, measured_s, is_busy, programs, answer):
     monkeypatch.setattr(other_threads, "has_other_threads", lambda: True)
-    load = SimpleNamespace(measured_s=measured_s, is_busy=lambda: is_busy)
+    load = SimpleNamespace(used_s=1.0, measured_s=measured_s, is_busy=lambda: is_busy)
     monkeypatch.setattr(other_threads, "ThreadLoad", lambda: load)
     monkeypatch.setattr(other_threads.os, "getloadavg", lambda: (programs, 0.0, 0.0))
     assert other_threads.BusyThreads().answer() is answer
+
+
+def test_threads_that_have_not_computed_need_no_measurement(monkeypatch):
+    """A measurement would take longer than some short trainings."""
+    monkeypatch.setattr(other_threads, "has_other_threads", lambda: True)
+    monkeypatch.setattr(other_threads, "ThreadLoad", lambda: SimpleNamespace(used_s=0.0009))
+    assert other_threads.BusyThreads().answer() is False
 
 
 def test_threads_of_perfhooks_are_no_busy_threads():

@@ -370,6 +370,16 @@ def test_kept_first_steps_are_not_recorded_again(program):
     assert program.early.take() is None
 
 
+def test_steps_during_the_measurement_of_other_threads_do_not_count(program, monkeypatch):
+    answers = iter([*[None] * 20, False])
+    monkeypatch.setattr(early.BusyThreads, "answer", lambda _: next(answers))
+    monkeypatch.setattr(early.BusyThreads, "is_measuring", True)
+    program.run("fs" * 20)
+    assert program.early.is_new
+    program.run("f")
+    assert program.early.is_recording
+
+
 def test_program_with_unrecorded_steps_has_no_first_steps(program):
     """As where a profiler of its own recorded them: what comes later is no start."""
     program.run("s" * (STEPS - 1))

@@ -1051,3 +1051,25 @@ def test_full_queue_is_no_doubt_and_an_overflow_is_one(tmp_path, case, checks):
     evidence = Evidence(WHOLE, read(testing.write_trace(tmp_path / "t.json", SILENT[rule][name].events, **A100)))
     assert set(evidence.tables.checks["name"]) == checks
     assert evidence.device_limit_ms > 7
+
+
+def held_copies(stretch=1):
+    """Two steps of 30 ms: a call waits for a copy of 10 ms, then the host starts 50 small kernels."""
+    for step in range(2):
+        begin, call = 30 * stretch * step * MS, 1000 * step + 1
+        yield step_mark(step, begin, begin + 30 * stretch * MS)
+        yield launch(call, begin, begin + 10 * MS, name="cudaMemcpyAsync")
+        copied = {"name": "Memcpy HtoD (Pageable -> Device)", "category": "gpu_memcpy", "bytes": 100_000_000}
+        yield kernel(call, begin, begin + 10 * MS, **copied)
+        for number in range(50):
+            at = begin + 10 * MS + number * (30 * stretch - 10) * MS // 50
+            yield launch(call + 1 + number, at, at + 5000)
+            yield kernel(call + 1 + number, at + 6000, at + 106_000)
+
+
+@pytest.mark.parametrize(("stretch", "unprofiled_ms", "gain_ms"), [(1, 30.0, 10), (2, 20.0, 10)])
+def test_gain_of_pinned_copies_is_at_most_their_time_and_waits(tmp_path, stretch, unprofiled_ms, gain_ms):
+    capture = Capture(first=0, last=1, reached=2, cost=Cost(idle_step_ms=unprofiled_ms))
+    trace = read(testing.write_trace(tmp_path / "rank0.trace.json", list(held_copies(stretch))))
+    (finding,) = [row for row in findings.find(capture, trace) if row.rule == "blocking-copies"]
+    assert finding.gain_ms == pytest.approx(gain_ms, rel=0.01)

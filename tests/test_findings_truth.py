@@ -1,5 +1,6 @@
 """What a page may say: no green light over a dark room, and no gain beyond what a step takes when nobody records."""
 
+import itertools
 import re
 from dataclasses import replace
 
@@ -413,14 +414,18 @@ def test_recording_overhead_is_subtracted_from_gains():
 # --- loops over operators ---
 
 
-def looping(calls=500, *, part="forward", length_us=10, launches=False, names=1):
-    """A step of 60 ms with such a loop, whose calls are 10 us apart."""
+def looping(calls=500, *, part="forward", length_us=10, launches=False, names=1, between=(), every=250):
+    """A step of 60 ms with such a loop, whose calls are 10 us apart; after ``every`` calls, other operators run."""
     yield step_mark(0, 0, 60 * MS)
     yield annotation(part, 0, 50 * MS)
     for call in range(calls):
         begin = call * (length_us + 10) * 1000
         end = begin + length_us * 1000
         yield op(f"aten::select{call % names}", begin, end)
+        if call % every == every - 1:
+            yield from (
+                op(name.format(call % 5), end + first * 1000, end + last * 1000) for name, first, last in between
+            )
         if launches:
             yield launch(call + 1, begin, begin + 500)
             yield kernel(call + 1, begin + 500, begin + 700)
@@ -439,12 +444,24 @@ def looping(calls=500, *, part="forward", length_us=10, launches=False, names=1)
         ({"part": "data"}, []),
         ({"part": "backward"}, []),
         ({"part": "Optimizer.step#SGD.step"}, []),
+        # layers of several micro-batches
+        ({"between": [("aten::mm", 1, 200)]}, []),
+        # other operators take the time between the calls
+        ({"length_us": 15, "between": [("aten::add{}", 0, 9)], "every": 1}, ["7.5 ms"]),
+        # one call is large
+        ({"between": [("aten::select0", 30_000, 60_000)], "every": 500}, ["9.99 ms"]),
     ],
 )
 def test_only_many_small_calls_of_the_program_are_a_loop(tmp_path, loop, times):
     capture = Capture(first=0, last=0, reached=1)
     titles = [finding.title for finding in findings.find(capture, trace_of(tmp_path, looping(**loop)))]
     assert re.findall(r"Small operators in a loop take ([\d.]+ ms) of a step", " ".join(titles)) == times
+
+
+def test_one_call_on_the_device_hides_no_loop(tmp_path):
+    events = [*looping(501), launch(1, 10_002_000, 10_003_000), kernel(1, 10_004_000, 10_005_000)]
+    finding = found(Capture(first=0, last=0, reached=1), trace_of(tmp_path, events))["operator-loop"]
+    assert finding.lines == ("500 calls of small operators in a step", "aten::select0: 5 ms")
 
 
 def test_loop_names_the_line_of_the_program(tmp_path):
@@ -458,6 +475,7 @@ def test_loop_names_the_line_of_the_program(tmp_path):
     [
         ("mask", "forward", 26, {"forward": "mask, train.py:7"}),
         ("mask", "forward", 24, {}),
+        ("mask", "forward", (13, 26, 39), {"forward": "mask, train.py:7"}),
         ("forward", "forward", 26, {}),
         ("mask", "backward", 26, {}),
         ("mask", "", 36, {"other": "mask, train.py:7"}),
@@ -466,7 +484,8 @@ def test_loop_names_the_line_of_the_program(tmp_path):
 def test_largest_function_takes_half_of_a_part(tmp_path, name, part, milliseconds, expected):
     """A part of 50 ms in a step whose loop calls backward."""
     rest = [annotation(label, begin, begin + 50 * MS) for label, begin in ((part, 0), ("backward", 60 * MS)) if label]
-    frames = [("main", 1, 0, 115), (name, 2, 0, milliseconds)]
+    calls = [(0, milliseconds)] if isinstance(milliseconds, int) else itertools.pairwise(milliseconds)
+    frames = [("main", 1, 0, 115), *((name, 2, begin, end) for begin, end in calls)]
     events = [
         *(step_mark(0, 0, 120 * MS), *rest),
         *(

@@ -20,7 +20,7 @@ from perfhooks.report.finishing.serving import Reports
 from perfhooks.report.handlers.permit import Permit
 from perfhooks.report.page import run_data
 from perfhooks.report.page.run_data import from_trace
-from perfhooks.report.page.run_summary import RunSummary, has_current_report, read_summary, summarize
+from perfhooks.report.page.run_summary import RunSummary, has_current_report, read_summary, shares_of_step, summarize
 from perfhooks.run.capture import Capture, Cost
 from perfhooks.run.finished import FinishedRun
 from perfhooks.run.steps import Steps
@@ -209,7 +209,7 @@ def test_summary_without_findings_names_the_next_command(table, tmp_path, monkey
     (tmp_path / f"run/train-000020-000022/rank0.{table}.csv").touch()
     page.write(tmp_path / "run")
     hints = [line for line in text_of([str(tmp_path / "run")]).splitlines() if "no finding" in line]
-    expected = "  no finding; `perfhooks show run -t functions` lists functions by time"
+    expected = "  no finding with a gain; `perfhooks show run -t functions` lists functions by time"
     assert hints == [expected] * (table == "functions")
 
 
@@ -328,3 +328,13 @@ def test_passes_within_an_update_are_no_steps(launch, tmp_path, optimizer):
     _, whole = launched(launch, tmp_path, ACCUMULATES.format(optimizer=optimizer, steps=40))
     assert (whole.unit, whole.is_profiled) == ("step", False)
     assert int(whole.steps.split()[0]) > 10
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "wall_ms", "share"), [(40, 60, 0.9), (56, 60, 54 / 56), (54, 8, 1.0), (50, 8, 1.0)]
+)
+def test_device_is_busy_for_its_time_in_a_step(step_ms, wall_ms, share):
+    """54 ms of device work: profiled steps are larger than the median, or the host is ahead of the device."""
+    usual = {"wall_ms": wall_ms, "busy_ms": 54.0, "busy_share": 0.9, "forward_ms": wall_ms}
+    (part,) = shares_of_step(RunSummary(step_ms=step_ms), usual, None)
+    assert part.share == pytest.approx(share)

@@ -101,9 +101,9 @@ def blocking_copies(window: Evidence) -> Iterator[Finding]:
         "blocking-copies", "pinned-batches" if loader is not None and loader.pin_memory else "", delay_ms=delay_ms
     )
     calls = window.launch_of(rows)
-    idle_ms = max(1 - window.mean("busy_ms") / window.unprofiled_ms, 0.0) * window.step_ms
-    later_ms = min(window.per_step(window.spans(calls[calls >= 0])), idle_ms)
-    gain = min(delay_ms + later_ms, window.step_ms)
+    waits_ms = window.per_step(intervals.joined(without_kernels, window.spans(calls[calls >= 0])))
+    idle_ms = max(window.unprofiled_ms - window.mean("busy_ms"), 0.0)
+    gain = min(max(waits_ms, delay_ms), delay_ms + idle_ms, window.unprofiled_ms)
     yield from window.finding(text, gain, evidence=_unpinned_lines(text, window, rows))
 
 

@@ -10,7 +10,7 @@ from perfhooks.analysis.findings.finding import MAJOR, UNNAMED
 from perfhooks.core import labels
 from perfhooks.run.capture import LARGE
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.nesting import intervals, parts
+from perfhooks.trace.nesting import device, intervals, parts
 from perfhooks.trace.nesting.intervals import MOST
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Intervals
 
 LEAST_CALLS: Final = 500
-"""Minimum calls in a step: networks have fewer layers."""
+"""Minimum calls in a sequence: networks have fewer layers."""
 SMALL_NS: Final = 30_000
 """Maximum median duration in ns."""
 _ELSEWHERE: Final = (labels.DATA, labels.TRANSFER, labels.BACKWARD, labels.OPTIMIZER, labels.VALIDATION)
@@ -60,13 +60,11 @@ def _unnamed_share(window: Evidence) -> float:
 
 
 def operator_loop(window: Evidence) -> Iterator[Finding]:
-    """Report small operators that run at least 500 times each, if they take at least 10% of the step (`MAJOR`).
+    """Report small operators that run at least 500 times each in a sequence, if they take at least 10% of the step.
 
-    The thresholds are `LEAST_CALLS` and `SMALL_NS`. Parts of `_ELSEWHERE` do not count. There is no finding if they
-    launch device work. The time includes the Python code between calls.
+    The thresholds are `LEAST_CALLS`, `SMALL_NS` and `MAJOR`. Parts of `_ELSEWHERE` and device work do not count.
     """
-    rows = _repeated(window)
-    loop = _with_code_between(window, rows)
+    rows, loop = _repeated(window)
     loop_ms = window.per_step(loop)
     if window.share(loop_ms) < MAJOR:
         return
@@ -75,23 +73,28 @@ def operator_loop(window: Evidence) -> Iterator[Finding]:
     yield from window.finding(text, min(loop_ms, window.host_limit_ms), evidence=evidence, of=loop)
 
 
-def _repeated(window: Evidence) -> Ints:
+def _repeated(window: Evidence) -> tuple[Ints, Intervals]:
+    """Return operators and time. A large operator, a part or a step ends a sequence."""
     trace = window.trace
     rows = trace.rows(Kind.OP)
-    rows = rows[(trace.thread[rows] == window.thread) & window.inside(trace.start[rows])]
+    rows = window.outermost(rows[(trace.thread[rows] == window.thread) & window.inside(trace.start[rows])])
+    start, end, name = trace.start[rows], trace.end[rows], trace.name[rows]
     by_part = parts.of_thread(trace, window.thread)
     elsewhere = intervals.joined(*(by_part[part] for part in _ELSEWHERE))
-    rows = window.outermost(rows[~intervals.covers(elsewhere, trace.start[rows])])
-    _, of_row, counts = np.unique(trace.name[rows], return_inverse=True, return_counts=True)
-    length = (trace.end - trace.start)[rows]
-    many = np.flatnonzero(counts >= LEAST_CALLS * window.count)
-    small = [index for index in many.tolist() if np.median(length[of_row == index]) < SMALL_NS]
-    repeated: Ints = rows[np.isin(of_row, small)]
-    return repeated[:0] if window.runs_on_device(repeated) else repeated
-
-
-def _with_code_between(window: Evidence, rows: Ints) -> Intervals:
-    trace = window.trace
-    start, end = trace.start[rows], trace.end[rows]
-    following = np.append(start[1:], end[-1:])
-    return window.clipped(intervals.union(start, np.where(following - end < SMALL_NS, following, end)))
+    large = [index for index in np.unique(name).tolist() if np.median((end - start)[name == index]) >= SMALL_NS]
+    is_other = np.isin(name, large) | intervals.covers(elsewhere, start)
+    borders = np.sort(np.concatenate([elsewhere[:, 0], window.marks.start]))
+    sequence = np.cumsum(is_other) + np.searchsorted(borders, start, "right")
+    launching = device.around(trace, device.launch_calls(trace), rows)
+    is_small = ~is_other & (end - start < SMALL_NS) & ~np.isin(rows, launching)
+    _, group, counts = np.unique(
+        np.stack([sequence, name])[:, is_small], axis=1, return_inverse=True, return_counts=True
+    )
+    looping = np.flatnonzero(is_small)[counts[group.ravel()] >= LEAST_CALLS]
+    if window.runs_on_device(rows[looping]):
+        looping = looping[:0]
+    following = np.append(start[1:], end[-1:])[looping]
+    end = end[looping]
+    return rows[looping], window.clipped(
+        intervals.union(start[looping], np.where(following - end < SMALL_NS, following, end))
+    )

@@ -110,7 +110,7 @@ class StartupRecorder:
 
     def at_step(self, mode: Mode) -> None:
         if self.is_new:
-            self._unrecorded += 1
+            self._unrecorded += self._not_before is not None or not self._busy_threads.is_measuring
             self._is_closed = self._unrecorded >= STEPS
         elif self.is_recording:
             if self._mode is not None:

@@ -96,7 +96,7 @@ def _hint(run: FinishedRun, table: str) -> str:
     if not any(window.place.artifact(f"{table}.csv").exists() for window in run.recorded):
         return ""
     command = shlex.join(["perfhooks", "show", str(shown(run.folder)), "-t", table])
-    return f"no finding; `{command}` lists {table} by time"
+    return f"no finding with a gain; `{command}` lists {table} by time"
 
 
 def _of_timeline(run: FinishedRun) -> RunSummary | None:

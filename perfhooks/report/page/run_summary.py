@@ -202,8 +202,11 @@ def shares_of_step(summary: RunSummary, usual: Mapping[str, Any], typical: Count
     wall = usual.get("wall_ms")
     busy = usual.get("busy_share") or 0.0
     if busy >= MOST:
-        in_step = (usual.get("busy_ms") or 0.0) / summary.step_ms if summary.step_ms else 0.0
-        return [SummaryPart(name=DEVICE_BUSY, share=min(max(busy, in_step), 1.0))]
+        busy_ms = usual.get("busy_ms") or 0.0
+        in_step = busy_ms / summary.step_ms if summary.step_ms else 0.0
+        # profiled steps may do more work than the median step
+        share = max(busy, in_step) if in_step <= 1 or busy_ms > (wall or 0.0) else busy
+        return [SummaryPart(name=DEVICE_BUSY, share=min(share, 1.0))]
     part_ms = {part: max(usual.get(f"{part}_ms") or 0.0, 0.0) for part in labels.PHRASES}
     if not wall or not any(part_ms.values()):
         return []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -105,7 +107,10 @@ def _largest_functions(capture: Capture, trace: Trace) -> dict[str, str]:
     loops = {name for name, _ in window.own_time_in(updates)}
     results = {}
     for part, moments in ((labels.FORWARD, by_part[labels.FORWARD]), (labels.OTHER, other)):
-        name, own_ms = max(window.own_time_in(moments), key=lambda item: item[1], default=("", 0.0))
+        totals: defaultdict[str, float] = defaultdict(float)
+        for function, ms in window.own_time_in(moments):
+            totals[function] += ms
+        name, own_ms = max(totals.items(), key=itemgetter(1), default=("", 0.0))
         location = findings.source_location([{"text": name}])
         if name not in loops and own_ms >= window.per_step(moments) / 2 and location.function not in (None, "forward"):
             results[part] = str(location)

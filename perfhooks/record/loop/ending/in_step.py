@@ -74,7 +74,7 @@ def in_main_thread(act: Callable[[], object]) -> None:
     """
     dynamo = sys.modules.get("torch._dynamo")
     if not _pending and not (dynamo and dynamo.__spec__ and getattr(dynamo.__spec__, "_initializing", False)):
-        call = _PendingCall(act, has_dynamo=dynamo is not None)
+        call = _PendingCall(act, has_dynamo="torch._dynamo.decorators" in sys.modules)
         _pending.append(call)
         is_true = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
         if ctypes.pythonapi.Py_AddPendingCall(is_true, ctypes.c_void_p(id(call))):

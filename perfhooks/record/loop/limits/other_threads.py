@@ -1,8 +1,7 @@
 """Other Python threads of the program, which compete with the training for the GIL and the CPUs.
 
 Each system call of the training lets another thread take the GIL, for up to 5 ms. While other threads are busy, a
-recording delays the training ten times as much as usual. A recording with busy threads begins after `SHORTEST_WAIT_S`,
-so that the recording takes a limited share of the training's time.
+recording delays the training ten times as much as usual.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _SHORTEST_S: Final = 0.005
 _SHORTEST_CROWDED_S: Final = 0.025
 """On busy CPUs, a busy thread may get none for 5 ms."""
 SHORTEST_WAIT_S: Final = FIRST_STEPS_S / _SHARE
-"""Minimum training time in s before a recording with busy threads."""
+"""Minimum training time in s before a recording with busy threads, so that it takes a limited share."""
 
 
 class ThreadLoad:
@@ -36,6 +35,7 @@ class ThreadLoad:
         self._threads: dict[int, tuple[CountedThread, int]] = {}
         """Threads that existed at the start, each with its CPU time in ns."""
         self._threads = {ident: (thread, thread.cpu_ns() or 0) for ident, thread in self._counted()}
+        self.used_s = sum(used for _, used in self._threads.values()) / 1e9
 
     @property
     def measured_s(self) -> float:
@@ -60,16 +60,22 @@ def has_other_threads() -> bool:
 
 
 class BusyThreads:
-    """Whether other threads compete for the GIL. The caller asks again: its wait would let them take the GIL."""
+    """Whether other threads compete for the GIL. The caller asks again, because a wait releases the GIL."""
 
     def __init__(self) -> None:
         self._load: ThreadLoad | None = None
+
+    @property
+    def is_measuring(self) -> bool:
+        return self._load is not None
 
     def answer(self) -> bool | None:
         if self._load is None:
             if not has_other_threads():
                 return False
             self._load = ThreadLoad()
+            if self._load.used_s < _SHARE * _SHORTEST_S:
+                return False
         measured_s = self._load.measured_s
         if measured_s < _SHORTEST_S:
             return None
