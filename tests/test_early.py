@@ -320,7 +320,7 @@ class Program:
 @pytest.fixture
 def program(monkeypatch):
     monkeypatch.setattr(lifetime, "_registered", {})  # profilers of other tests in this process may wait for files
-    monkeypatch.setattr(early.BusyThreads, "answer", lambda _: False)  # and threads of pytest or of other tests compute
+    monkeypatch.setattr(early, "has_busy_threads", lambda: False)  # and threads of pytest or of other tests compute
     monkeypatch.setattr(early, "_LONGEST_S", 1e9)
     made = Program()
     yield made
@@ -368,16 +368,6 @@ def test_kept_first_steps_are_not_recorded_again(program):
     program.run("fABbu" * 4)
     assert not program.early.is_recording
     assert program.early.take() is None
-
-
-def test_steps_during_the_measurement_of_other_threads_do_not_count(program, monkeypatch):
-    answers = iter([*[None] * 20, False])
-    monkeypatch.setattr(early.BusyThreads, "answer", lambda _: next(answers))
-    monkeypatch.setattr(early.BusyThreads, "is_measuring", True)
-    program.run("fs" * 20)
-    assert program.early.is_new
-    program.run("f")
-    assert program.early.is_recording
 
 
 def test_program_with_unrecorded_steps_has_no_first_steps(program):

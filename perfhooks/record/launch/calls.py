@@ -108,19 +108,17 @@ def _replace(owner: Any, name: str, current: Any, replacement: Any) -> None:
         setattr(owner, name, replacement)
 
 
-def _wrapped_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
+def _wrapped_call(self: Module, /, *args: Any, **kwargs: Any) -> Any:  # torch's recorder of stacks reads "self"
     # check this first: torch.compile guards each value read before it
     if is_compiling() or not _remaining or threading.get_ident() != _main:
-        return _call(module, *args, **kwargs)
+        return _call(self, *args, **kwargs)
     is_in_place = (
         vars(Module).get("__call__") is _wrapped_call
     )  # otherwise another patch calls this wrapper, for example that of make_fx
     _count_call()
     try:
         return (
-            Module.__call__(module, *args, **kwargs)
-            if is_in_place and not _remaining
-            else _call(module, *args, **kwargs)
+            Module.__call__(self, *args, **kwargs) if is_in_place and not _remaining else _call(self, *args, **kwargs)
         )
     except BaseException as error:
         hide_frames(error)

@@ -24,7 +24,7 @@ from perfhooks.record.loop import labelling
 from perfhooks.record.loop.ending import lifetime, open_ranges
 from perfhooks.record.loop.ending.in_step import in_main_thread
 from perfhooks.record.loop.limits.budget import DEFAULT_MB, FIRST_STEPS_S, Limits
-from perfhooks.record.loop.limits.other_threads import SHORTEST_WAIT_S, BusyThreads
+from perfhooks.record.loop.limits.other_threads import SHORTEST_WAIT_S, has_busy_threads
 from perfhooks.record.loop.window import Window, recorder_busy
 from perfhooks.record.watch.sampling import outwards
 
@@ -61,9 +61,8 @@ class StartupRecorder:
         self.own_profilers: Collection[Closable] = ()
         """Profilers of an integration. Any other profiler means that the script profiles itself."""
         self.is_new = True
-        self._busy_threads = BusyThreads()
         self._not_before: float | None = None
-        """Earliest start of the recording, in seconds of the monotonic clock; None while unknown."""
+        """Earliest start of the recording, in seconds of the monotonic clock; None before the first event."""
         self.is_recording = False
         self._is_closed = False
         self._unrecorded = 0
@@ -110,7 +109,7 @@ class StartupRecorder:
 
     def at_step(self, mode: Mode) -> None:
         if self.is_new:
-            self._unrecorded += self._not_before is not None or not self._busy_threads.is_measuring
+            self._unrecorded += 1
             self._is_closed = self._unrecorded >= STEPS
         elif self.is_recording:
             if self._mode is not None:
@@ -171,9 +170,9 @@ class StartupRecorder:
                 self._open()
 
     def _must_wait(self) -> bool:
-        if self._not_before is None and (is_busy := self._busy_threads.answer()) is not None:
-            self._not_before = time.monotonic() + (SHORTEST_WAIT_S if is_busy else 0.0)
-        return self._not_before is None or time.monotonic() < self._not_before
+        if self._not_before is None:
+            self._not_before = time.monotonic() + (SHORTEST_WAIT_S if has_busy_threads() else 0.0)
+        return time.monotonic() < self._not_before
 
     def begin_with_operators(self) -> None:
         """Start a recording without steps. Any thread may call this function repeatedly."""

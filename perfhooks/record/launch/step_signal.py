@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 import threading
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from perfhooks.record.launch.turns import Turns
 
 _BACKWARD: Final = frozenset[object]()
+_NO_BACKWARD: Final = -1
 _KILLED: Final = "the program ended before anything was saved, for example by a signal or os._exit"
 
 
@@ -55,6 +57,7 @@ class StepSignal:
         self.startup = startup
         self.events = Events()
         self._is_compiling: Callable[[], bool] = self._first_update
+        self._graph_task: Callable[[], int] = lambda: _NO_BACKWARD
         self._ignore_user_profiler: Callable[[], object] = bool
         self._early: StartupRecorder | None = None
         self._restorers: list[Callable[[], object]] = []
@@ -88,6 +91,7 @@ class StepSignal:
         """Whether this process is a worker or a tool without a training; None until it is determined."""
         self._has_torch = False
         self._wrappers: Any = None
+        self._late_updates: deque[object] = deque(maxlen=100_000)
         self.profiler: Any = NO_PROFILER
         self._profilers: Profilers | Turns | None = None
         self._first_profilers: Iterable[Any] = ()
@@ -110,19 +114,28 @@ class StepSignal:
 
     def _first_update(self) -> bool:
         # fails during the import of torch
+        from torch._C import _current_graph_task_id
         from torch.compiler import disable, is_compiling
 
-        self._is_compiling = is_compiling
+        self._is_compiling, self._graph_task = is_compiling, _current_graph_task_id
         # a graph would trace the count and recompile the step at each new value
         self._count_uncompiled = disable(self._count_update)
         return is_compiling()
 
     def _count_update(self, optimizer: object) -> None:
+        if self._graph_task() != _NO_BACKWARD:  # torch crashes if a recording begins or ends in a backward pass
+            self._late_updates.append(optimizer)
+            self.events.armed = True
+            return
         events = self.events
         events.updates += 1
         events.armed = events.detector.arms
         if events.updates >= events.due_update:
             self._on_update(optimizer)
+
+    def _count_late_updates(self) -> None:
+        while self._late_updates:
+            self._count_update(self._late_updates.popleft())
 
     def _on_update(self, optimizer: object) -> None:
         if self._is_helper(trains=True):
@@ -145,6 +158,7 @@ class StepSignal:
         with self._guarded():
             events, thread = self.events, threading.get_ident()
             if thread == (events.thread or threading.main_thread().ident):
+                self._count_late_updates()
                 if self.early.is_listening:
                     self.early.at_fetch()
                 answer = events.detector.at_fetch() if events.armed or events.fetches >= events.detector.due else None
@@ -168,11 +182,13 @@ class StepSignal:
         events = self.events
         if self._is_helper(trains=True):
             return
+        has_late_updates = bool(self._late_updates)
         events.backwards += 1
         if began:
             events.pulse.passed_back((began, clock()))
+        self._count_late_updates()
         if events.updates and not events.is_updated_by_hand:
-            if not began and self._wrappers is not None:
+            if not (began or has_late_updates or self._wrappers is None):
                 self._wrappers.ignore_backward()
             return
         with self._guarded():

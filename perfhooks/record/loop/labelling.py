@@ -295,26 +295,26 @@ def _uncompiled(function: Callable[..., Any], *, recursive: bool = True) -> Call
     return disabled
 
 
-def _labelled_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
+def _labelled_call(self: Module, /, *args: Any, **kwargs: Any) -> Any:
     if is_dynamo_compiling():  # must be first: torch.compile guards each value that is read
-        return _call_module(module, *args, **kwargs)
+        return _call_module(self, *args, **kwargs)
     # Most calls are inner ones, and with stacks every function called here adds an event to the trace. So this path is
     # the same on other threads, and _is_compiled is inlined.
-    is_noted = _state.open and id(module) in _state.order.seen
-    if is_noted and module._compiled_call_impl is None and type(module).__name__ != _COMPILED:
-        return _call_module(module, *args, **kwargs)
+    is_noted = _state.open and id(self) in _state.order.seen
+    if is_noted and self._compiled_call_impl is None and type(self).__name__ != _COMPILED:
+        return _call_module(self, *args, **kwargs)
     if is_compiling() or get_ident() != _state.thread:
-        return _call_module(module, *args, **kwargs)
-    if id(module) not in _state.order.seen:
-        _state.order.add(module, is_outermost=not _state.open)
+        return _call_module(self, *args, **kwargs)
+    if id(self) not in _state.order.seen:
+        _state.order.add(self, is_outermost=not _state.open)
     if _state.open:
-        if _is_compiled(module):
+        if _is_compiled(self):
             _restore_call()
-        return _call_module(module, *args, **kwargs)
+        return _call_module(self, *args, **kwargs)
     label = None
     try:
-        label = _begin_call(module)
-        return _call_module(module, *args, **kwargs)
+        label = _begin_call(self)
+        return _call_module(self, *args, **kwargs)
     except BaseException as error:
         hide_frames(error)
         raise

@@ -6,6 +6,7 @@ window has its own limit. The second window is skipped if one step with stacks e
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.core.guard import logger
@@ -28,6 +29,7 @@ _BUSY: Final = (
     "other threads of the training compute, and recording their stacks would slow them down; set with_stack and "
     "record_shapes to record stacks and shapes anyway"
 )
+_PROFILED: Final = "a profiler of the program, such as cProfile, is active, and torch's recorder of stacks would end it"
 
 
 class SecondWindow:
@@ -37,14 +39,10 @@ class SecondWindow:
         self._operators = 0.0
 
     def follow(self, steps: int, operators: float, *, has_busy_threads: bool) -> None:
-        """Request the second window. ``operators`` is the total number of operators in the first window.
-
-        No second window is requested while other threads are busy, because torch's recorder would also record the
-        stacks of these threads.
-        """
+        """Request the second window. ``operators`` is the total number of operators in the first window."""
         if self._is_wanted:
             self._is_wanted = False
-            danger = _BUSY if has_busy_threads else stack_support.danger()
+            danger = _BUSY if has_busy_threads else _PROFILED if sys.getprofile() else stack_support.danger()
             if danger is not None:
                 logger.info("no second window with stacks and shapes: %s", danger)
                 return
