@@ -114,16 +114,16 @@ class StepSignal:
 
     def _first_update(self) -> bool:
         # fails during the import of torch
-        from torch._C import _current_graph_task_id
-        from torch.compiler import disable, is_compiling
+        from torch import _C, compiler
 
-        self._is_compiling, self._graph_task = is_compiling, _current_graph_task_id
+        self._is_compiling = compiler.is_compiling
+        self._graph_task = _C._current_graph_task_id  # noqa: SLF001 -- its only name
         # a graph would trace the count and recompile the step at each new value
-        self._count_uncompiled = disable(self._count_update)
-        return is_compiling()
+        self._count_uncompiled = compiler.disable(self._count_update)
+        return compiler.is_compiling()
 
     def _count_update(self, optimizer: object) -> None:
-        if self._graph_task() != _NO_BACKWARD:  # torch crashes if a recording begins or ends in a backward pass
+        if self._graph_task() != _NO_BACKWARD:  # torch crashes at windows in a backward pass
             self._late_updates.append(optimizer)
             self.events.armed = True
             return
@@ -232,7 +232,7 @@ class StepSignal:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Disable step detection at the first error, which thousands of fetches could repeat."""
+        """Disable step detection at the first error, which each fetch could repeat."""
         failed = True
         with guard("detecting steps"):
             yield
@@ -306,7 +306,7 @@ class StepSignal:
         return Profilers(self.request)
 
     def _on_user_profiler(self) -> None:
-        """Disable perfhooks for a profiler of the script, which would record nothing."""
+        """Disable perfhooks for a profiler of the script."""
         self.disable("the script starts a profiler of its own")
 
     def disable(self, reason: str | None = None) -> None:
