@@ -74,7 +74,7 @@ def operator_loop(window: Evidence) -> Iterator[Finding]:
 
 
 def _repeated(window: Evidence) -> tuple[Ints, Intervals]:
-    """Return operators and time. A large operator, a part or a step ends a sequence."""
+    """Return operators and intervals of loops. A large operator, part or step ends a sequence."""
     trace = window.trace
     rows = trace.rows(Kind.OP)
     rows = window.outermost(rows[(trace.thread[rows] == window.thread) & window.inside(trace.start[rows])])

@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 import threading
+import weakref
 from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -91,7 +92,7 @@ class StepSignal:
         """Whether this process is a worker or a tool without a training; None until it is determined."""
         self._has_torch = False
         self._wrappers: Any = None
-        self._late_updates: deque[object] = deque(maxlen=100_000)
+        self._late_updates: deque[weakref.ref[Any]] = deque(maxlen=100_000)  # threads never empty it
         self.profiler: Any = NO_PROFILER
         self._profilers: Profilers | Turns | None = None
         self._first_profilers: Iterable[Any] = ()
@@ -124,7 +125,7 @@ class StepSignal:
 
     def _count_update(self, optimizer: object) -> None:
         if self._graph_task() != _NO_BACKWARD:  # torch crashes at windows in a backward pass
-            self._late_updates.append(optimizer)
+            self._late_updates.append(weakref.ref(optimizer))
             self.events.armed = True
             return
         events = self.events
@@ -135,7 +136,8 @@ class StepSignal:
 
     def _count_late_updates(self) -> None:
         while self._late_updates:
-            self._count_update(self._late_updates.popleft())
+            if (optimizer := self._late_updates.popleft()()) is not None:
+                self._count_update(optimizer)
 
     def _on_update(self, optimizer: object) -> None:
         if self._is_helper(trains=True):

@@ -17,9 +17,7 @@ from perfhooks.record.loop.limits.budget import FIRST_STEPS_S
 from perfhooks.record.watch.sampling import live_clocks
 
 _SHARE: Final = 0.2
-"""Maximum share of a recording with busy threads in the training. Threads are busy if they use
-more than this fraction of one CPU.
-"""
+"""Maximum share of a recording in the training time. Threads are busy if they use more than this share of one CPU."""
 SHORTEST_WAIT_S: Final = FIRST_STEPS_S / _SHARE
 """Minimum training time in s before a recording with busy threads, so that it takes a limited share."""
 
@@ -54,7 +52,7 @@ def has_other_threads() -> bool:
 def has_busy_threads() -> bool:
     """Return whether other threads compete with the calling thread for the GIL.
 
-    If all CPUs are busy, measure up to five times, because a busy thread may get no CPU for 5 ms.
+    If all CPUs are busy, measure up to five times: a busy thread may get no CPU for 5 ms.
     """
     if not has_other_threads():
         return False

@@ -8,8 +8,8 @@ function slowSteps() {
     .filter(([cause]) => cause !== "unknown")
     .map(([cause, count]) => `${cause} (${grouped(count, 0)})`)
     .join(", ");
-  const told = `${of} ${slow.count === 1 ? "was" : "were"} slow and took ${ms(slow.wall_ms)} together`;
-  return `${told}. Causes: ${causes || "unknown"}`;
+  const total = `${of} ${slow.count === 1 ? "was" : "were"} slow and took ${ms(slow.wall_ms)} together`;
+  return `${total}. Causes: ${causes || "unknown"}`;
 }
 
 function slowLine() {
