@@ -92,7 +92,7 @@ class StepSignal:
         """Whether this process is a worker or a tool without a training; None until it is determined."""
         self._has_torch = False
         self._wrappers: Any = None
-        self._late_updates: deque[weakref.ref[Any]] = deque(maxlen=100_000)  # threads never empty it
+        self._late_updates: deque[weakref.ref[Any]] = deque(maxlen=100_000)  # threads only fill it
         self.profiler: Any = NO_PROFILER
         self._profilers: Profilers | Turns | None = None
         self._first_profilers: Iterable[Any] = ()
@@ -234,7 +234,7 @@ class StepSignal:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Disable step detection at the first error, which each fetch could repeat."""
+        """Disable step detection at the first error."""
         failed = True
         with guard("detecting steps"):
             yield

@@ -310,15 +310,16 @@ class WindowBudget:
         if here != self._owner:  # the owner may hold the lock of this list
             ours = (thread.ident for thread in threading.enumerate() if thread.name.startswith(process.THREADS))
             self._untraced = {here, *ours}
-        collected_ns = self._collections.ns_by_thread()
+        used = {}
         for ident, cpu_clock in live_clocks().items():
-            if ident in self._untraced:
-                continue
-            thread, before = self._threads.get(ident) or (CountedThread(0, cpu_clock), None)
-            now = silent_times.without(ident, thread.cpu_ns) - collected_ns[ident]
-            if before is None:
-                before = now
-                self._threads[ident] = thread, before
-            by_thread[ident] = max(now - before, 0) * 1e-9
+            if ident not in self._untraced:
+                thread, before = self._threads.get(ident) or (CountedThread(0, cpu_clock), None)
+                used[ident] = thread, before, silent_times.without(ident, thread.cpu_ns)
+        collected_ns = self._collections.ns_by_thread()  # last: none is missing
+        for ident, (thread, before, cpu_ns) in used.items():
+            now = cpu_ns - collected_ns[ident]
+            first = now if before is None else before
+            self._threads[ident] = thread, first
+            by_thread[ident] = max(now - first, 0) * 1e-9
         own = by_thread.pop(self._owner, 0.0)
         return own, sum(by_thread.values())
