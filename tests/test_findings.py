@@ -293,4 +293,18 @@ def test_real_traces_have_the_expected_findings(recordings, caplog):
     ],
 )
 def test_location_of_evidence_is_function_file_and_line(text, location):
-    assert source_location([{"text": text}]) == location
+    assert source_location([{"text": text}])[:3] == location
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("train.py: main: 8 ms", "main, train.py"),
+        ("train.py: main, in <built-in function sleep>: 8 ms", "sleep in main, train.py"),
+        ("train.py: main, in <built-in method sort of numpy.ndarray object at 0x7f>: 8 ms", "sort in main, train.py"),
+        ("train.py: <module>, in json/__init__.py(120): dump: 8 ms", "dump in train.py"),
+        ("train.py(5): main, in json/__init__.py(120): dump: 8 ms", "main, train.py:5"),
+    ],
+)
+def test_location_of_a_finding_is_its_largest_source(text, shown):
+    assert str(source_location([{"text": text}, {"text": "data.py(7): load: 0.1 ms"}])) == shown

@@ -220,6 +220,9 @@ LAST_WAITS = [step_mark(2, 200 * MS, 400 * MS), annotation("backward", 200 * MS,
 FRAMES = frames(("train.py(7): loss", 50, 99))
 FETCHES = frames(("data.py(3): __getitem__", 1, 39), ("train.py(7): loss", 50, 99))
 AROUND = [python_frame("train.py(1): train", 0, 199 * MS), python_frame("data.py(9): decode", 10 * MS, 29 * MS)]
+STARTING = "torch/profiler/profiler.py(9): start_trace"
+SLEEPING = python_frame("<built-in function sleep>", 60 * MS, 90 * MS)
+RUNNING = [python_frame("train.py(5): main", 0, 199 * MS), python_frame(STARTING, 1, 2), SLEEPING, *AROUND[1:]]
 SLOW, FAST = making(2, 200), making(2, 60, waited=0.4)
 AHEAD = Loader(num_workers=2, prefetch_factor=2)
 CASES = {
@@ -228,6 +231,8 @@ CASES = {
         # operators have names
         "with a line": (half_named(50, *FRAMES, distances), WHOLE),
         "with stacks": (half_named(50, *frames(("train.py(7): loss", 0, 1))), WHOLE),
+        # of such a function, torch knows only the line of that moment
+        "in a function that ran before the recording": ([*half_named(50), *RUNNING], WHOLE),
         "of an unprofiled step": (half_named(60), cost(80.0)),
         # that may be the recorder between two operators
         "doubled by recording": (half_named(50), cost(60.0)),

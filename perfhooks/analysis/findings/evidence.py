@@ -247,6 +247,8 @@ class Evidence(WindowSteps):
         With ``whole``, only calls that ran completely inside the intervals count.
         """
         frames = self._frames(Origin.USER)
+        called = attribution.called_from_open(self.trace, self.tables.owners)
+        frames = intervals.distinct(np.append(frames, np.fromiter(called, np.int64)))
         frames = frames[self.trace.thread[frames] == self.thread]
         begin, end = self.trace.start[frames], self.trace.end[frames]
         overlap = intervals.within(moments, begin, end)
@@ -256,8 +258,8 @@ class Evidence(WindowSteps):
         is_nested = callers >= 0
         self_ns = overlap.copy()
         np.subtract.at(self_ns, np.searchsorted(frames, callers[is_nested]), overlap[is_nested])
-        names = (self.trace.names[name] for name in self.trace.name[frames].tolist())
-        return list(zip(names, (self_ns * intervals.MS / max(self.count, 1)).tolist(), strict=True))
+        names = (called.get(frame) or attribution.frame_name(self.trace, frame) for frame in frames.tolist())
+        return list(zip(map(str, names), (self_ns * intervals.MS / max(self.count, 1)).tolist(), strict=True))
 
     @property
     def thread(self) -> int:

@@ -34,9 +34,9 @@ MANY: Final = 20
 """Minimum repetitions of a collective or operator in a step. DDP needs one collective per 25 MiB of gradients."""
 LINE: Final = re.compile(
     r"(?:(?P<before>[\w<>.]+) \()?(?P<file>[^\s(]\S*\.py)(?:(?P<mark>[:(])(?P<line>\d+)\)|(?=: ))"
-    r"(?=(?:: (?P<after>(?!\d)[\w<>]+))?)"
+    r"(?=(?:: (?P<after>(?!\d)[\w<>]+)(?:, in (?:<built-in \w+ |\S+: )(?P<called>\w+))?)?)"
 )
-"""A location in a text: ``load (train.py:20)``, ``train.py(20): load``, or ``train.py: load``."""
+"""For example ``load (train.py:20)``, ``train.py(20): load``, or ``train.py: main, in json.py(9): dump``."""
 _BY_SHAPES: Final = ("float64-products", "kernels-below-limit")
 """Rules that need shapes or types, so only a window with shapes has their findings."""
 _REQUESTS: Final = ("record-shapes", "record-stacks")
@@ -219,21 +219,22 @@ class SourceLocation(NamedTuple):
     function: str | None = None
     file: str | None = None
     line: int | None = None
+    called: str | None = None
 
     def __str__(self) -> str:
-        """Return for example ``load, train.py:20``."""
-        return ", ".join(filter(None, [self.function, self.file if self.line is None else f"{self.file}:{self.line}"]))
+        """Return for example ``load, train.py:20``, or ``dump in main, train.py``."""
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        location = ", ".join(filter(None, [self.function, place]))
+        return f"{self.called} in {location}" if self.called and self.line is None else location
 
 
 def source_location(evidence: Iterable[Mapping[str, Any]]) -> SourceLocation:
-    """Return the first location with a line number in the evidence, else the first location."""
-    matches = [match for line in evidence for match in LINE.finditer(line["text"])]
-    match = next((match for match in matches if match["line"]), matches[0] if matches else None)
+    match = next((match for line in evidence for match in LINE.finditer(line["text"])), None)
     if match is None:
         return SourceLocation()
     function = match["before" if match["mark"] == ":" else "after"]
     line = int(match["line"]) if match["line"] else None
-    return SourceLocation(None if function == "<module>" else function, match["file"], line)
+    return SourceLocation(None if function == "<module>" else function, match["file"], line, match["called"])
 
 
 def add_source_lines(

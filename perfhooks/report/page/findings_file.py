@@ -174,7 +174,7 @@ def _warnings(data: Mapping[str, Any], summary: RunSummary, window: Mapping[str,
 def _row(row: Mapping[str, Any], tried: Any) -> FindingRow:
     measured = next((_measured(trial) for trial in tried if trial["rule"] == row["rule"]), None)
     gain = None if row.get("gain_ms") is None else _gain(row)
-    function, file, line = finding.source_location(row["evidence"])
+    location = finding.source_location(row["evidence"])
     return FindingRow(
         rule=row["rule"],
         title=row["title"],
@@ -182,9 +182,9 @@ def _row(row: Mapping[str, Any], tried: Any) -> FindingRow:
         evidence=msgspec.convert(row["evidence"], list[EvidenceLine]),
         fix=row["advice"],
         code=row["code"] or None,
-        file=file,
-        line=line,
-        function=function,
+        file=location.file,
+        line=location.line,
+        function=location.function,
         rank=row["rank"],
         ranks=list(row["ranks"]),
         doubts_others=row.get("doubts_others", False),

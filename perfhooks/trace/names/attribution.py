@@ -62,13 +62,13 @@ def _distinct_lines(trace: Trace, user: Ints, library: Ints, other: Ints | None 
 
 def describe_frames(trace: Trace, user: int, library: int, other: int = -1) -> str | None:
     """Return the text of `lines` for the innermost frames of the user, of a library and of other code."""
-    line, inner = _frame_name(trace, user), _frame_name(trace, library)
+    line, inner = frame_name(trace, user), frame_name(trace, library)
     if line is None and inner is None:
-        return _frame_name(trace, other)
+        return frame_name(trace, other)
     return f"{line}, in {inner}" if line and library > user else line or inner
 
 
-def _frame_name(trace: Trace, frame: int) -> str | None:
+def frame_name(trace: Trace, frame: int) -> str | None:
     name = trace.name_of(frame)
     location = LOCATION.match(name) if name is not None and frame in open_at_start(trace) else None
     return name if location is None else f"{location['file']}: {location.string[location.end() :]}"
@@ -78,7 +78,7 @@ def _frame_name(trace: Trace, frame: int) -> str | None:
 def open_at_start(trace: Trace) -> frozenset[int]:
     """Return the frames that were open when the recording began.
 
-    In names of open frames, the number is the line that ran, not the first line of the function.
+    In their names, the number is the line that ran, not the function's first.
     """
     tree = host.tree(trace)
     frames = np.flatnonzero(trace.kind[tree.row] == Kind.PYTHON)
@@ -95,6 +95,21 @@ def open_at_start(trace: Trace) -> frozenset[int]:
                 break
             chain.append(row)
     return frozenset(open_frames)
+
+
+@cached_per_trace
+def called_from_open(trace: Trace, owners: Owners = ()) -> dict[int, str | None]:
+    """Return the frames that open functions of the user call, and their texts (see `lines`)."""
+    frames, numbers = trace.rows(Kind.PYTHON), trace.name[trace.rows(Kind.PYTHON)]
+    users = frames[names_of(trace, PREFERENCE[0], owners)[numbers]]
+    callers = users[np.isin(users, np.fromiter(open_at_start(trace), np.int64))]
+    if not len(callers):
+        return {}
+    called = frames[~names_of(trace, (Origin.USER, Origin.PERFHOOKS), owners)[numbers]]
+    holders = device.holders(trace, called, frames)
+    is_called = np.isin(holders, callers)
+    pairs = zip(holders[is_called].tolist(), called[is_called].tolist(), strict=True)
+    return {frame: describe_frames(trace, user, frame) for user, frame in pairs}
 
 
 def _innermost_frame(trace: Trace, rows: Ints, origins: tuple[Origin, ...], owners: Owners) -> Ints:

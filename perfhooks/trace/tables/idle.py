@@ -132,5 +132,5 @@ def holder(trace: Trace, idle: device_time.Idle, owners: Owners = ()) -> tuple[s
             intervals.intersect(intervals.of_slices(trace, frames[by_name.of == index]), idle_intervals)
         )
         if inside >= threshold:
-            return trace.names[trace.name[frames[by_name.first[index]]]], inside
+            return attribution.frame_name(trace, int(frames[by_name.first[index]])) or "", inside
     return None
