@@ -324,7 +324,7 @@ INTERRUPTED_IMPORT = """
 import signal, sys
 class Interrupt:
     def find_spec(self, name, path=None, target=None):
-        if name == "perfhooks.record.launch.hooks":
+        if name == "perfhooks.record.launch.frameworks":
             signal.raise_signal(signal.SIGALRM)
 def handler(*_):
     raise {error}

@@ -628,7 +628,7 @@ def test_signal_waits_until_the_startup_is_marked_as_over(heard, monkeypatch):
     deferred = []
     monkeypatch.setattr(Startup, "is_over", False)
     monkeypatch.setattr(signal.startup, "end", lambda _: deferred.append(deferral.is_active))
-    signal._apply("step")
+    signal.apply("step")
     assert deferred == [True]
 
 

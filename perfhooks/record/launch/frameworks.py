@@ -1,4 +1,7 @@
-"""Integrations of frameworks under ``perfhooks run``. An integration replaces the step detection of `perfhooks run`."""
+"""Subscribes ``perfhooks run`` to torch and frameworks when the program imports them.
+
+This module runs inside ``import torch``, so it imports neither torch nor modules that import torch.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,37 @@ from typing import TYPE_CHECKING, Any
 
 from perfhooks.core import process
 from perfhooks.core.guard import enable_console_log, guard, hide_frames
-from perfhooks.record.launch import step_signal
+from perfhooks.record.launch import loader_trials, loaders, step_signal
+from perfhooks.record.launch.command_line import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perfhooks.record.launch.step_signal import StepSignal
+
+
+def imported(name: str, module: Any, began: int) -> None:
+    request = Request.current()
+    if request is not None and request.trial:
+        if name == "torch.utils.data.dataloader":
+            loader_trials.listen(module, request)
+        return
+    if name == "torch" and request is not None and request.changes is not None:
+        importlib.import_module("perfhooks.record.launch.changes").listen(request)
+    signal = step_signal.current(began)
+    if signal is None:
+        return
+    actions: dict[str, Callable[[], object]] = {
+        "torch": signal.listen,
+        "torch._dynamo is coming": signal.before_dynamo,
+        "torch._dynamo": signal.exclude_from_compile,
+        "torch.optim.optimizer": lambda: signal.keep(module.register_optimizer_step_post_hook(signal.hook()).remove),
+        "torch.utils.data.dataloader": lambda: signal.keep(loaders.listen(module, signal)),
+        "mmengine.runner.runner": lambda: _hook_mmengine(module.Runner, signal),
+        "transformers.trainer": lambda: _hook_transformers(module.Trainer, signal),
+    }
+    if name in actions:
+        actions[name]()
 
 
 def lightning_callbacks() -> list[Any]:
@@ -23,13 +51,13 @@ def lightning_callbacks() -> list[Any]:
     return callbacks
 
 
-def hook_mmengine(runner: Any, signal: StepSignal) -> None:
+def _hook_mmengine(runner: Any, signal: StepSignal) -> None:
     _after_init(
         runner, lambda instance: _integrate(signal, "perfhooks_mmengine", "ProfilerHook", instance.register_hook)
     )
 
 
-def hook_transformers(trainer: Any, signal: StepSignal) -> None:
+def _hook_transformers(trainer: Any, signal: StepSignal) -> None:
     _after_init(
         trainer,
         lambda instance: _integrate(signal, "perfhooks_transformers", "ProfilerCallback", instance.add_callback),

@@ -152,7 +152,7 @@ def patch_environ() -> None:
 
 
 def notify(name: str, module: Any) -> bool:
-    watcher.our_code("perfhooks.record.launch.hooks").imported(name, module, BEGAN)
+    watcher.our_code("perfhooks.record.launch.frameworks").imported(name, module, BEGAN)
     return True
 
 
