@@ -277,7 +277,7 @@ ENDLESS = {
 @pytest.fixture
 def short(monkeypatch):
     """Events are too long from some kilobytes on."""
-    for name, value in {"_CHUNK": 300, "LONGEST": 3000, "_LOOKAHEAD": 100, "_PATIENCE": 3}.items():
+    for name, value in {"BLOCK": 300, "LONGEST": 3000, "_LOOKAHEAD": 100, "_PATIENCE": 3}.items():
         monkeypatch.setattr(reader, name, value)
     monkeypatch.setattr(source, "BLOCK", 300)
     monkeypatch.setattr(source, "_PACKED_BLOCK", 300)

@@ -71,7 +71,7 @@ def test_tables_of_next_recorder_twins_are_equal(tmp_path, recordings):
 @pytest.mark.parametrize("name", ["v100-resnet-train", "a100-ddp2-train"])
 def test_times_written_as_text_are_exact(tmp_path, monkeypatch, name):
     """Numbers since 1970 with decimals, or relative to a base; typed chunks are among those read."""
-    monkeypatch.setattr(reader, "_CHUNK", 4096)
+    monkeypatch.setattr(reader, "BLOCK", 4096)
     file = twins.Machine(DIALECTS[name]).whole()
     texts = file | {"traceEvents": [event | {"ts": str(event["ts"])} for event in file["traceEvents"]]}
     for kind, events in (("numbers", file), ("texts", texts)):

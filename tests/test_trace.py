@@ -68,7 +68,7 @@ def whole(tmp_path):
 def small_chunks(monkeypatch):
     """Chunks and blocks of some events."""
     for where, name, value in (
-        *((reader, "_CHUNK", 1000), (reader, "_PATIENCE", 3)),
+        *((reader, "BLOCK", 1000), (reader, "_PATIENCE", 3)),
         *((source, "BLOCK", 700), (source, "_PACKED_BLOCK", 700)),
     ):
         monkeypatch.setattr(where, name, value)
@@ -91,7 +91,7 @@ def test_columns_equal_the_events(tmp_path):
 @pytest.mark.parametrize("chunk", [1, 500, 8 << 20])
 @pytest.mark.parametrize("layout", layouts([]))
 def test_any_layout_gives_equal_columns_for_any_chunks(tmp_path, monkeypatch, whole, layout, chunk):
-    monkeypatch.setattr(reader, "_CHUNK", chunk)
+    monkeypatch.setattr(reader, "BLOCK", chunk)
     monkeypatch.setattr(source, "_PACKED_BLOCK", 300)
     monkeypatch.setattr(source, "BLOCK", 300)
     (tmp_path / "t.json").write_text(layouts(EVENTS)[layout])
@@ -443,7 +443,7 @@ def test_truncated_archive_has_its_complete_events(tmp_path):
 @pytest.mark.parametrize("chunk", [100, 8 << 20])
 def test_mutated_files_never_break_the_reader(tmp_path, monkeypatch, chunk):
     """2,000 seeded cases: bytes changed, removed, doubled; a trace or a TraceError, and every column consistent."""
-    monkeypatch.setattr(reader, "_CHUNK", chunk)
+    monkeypatch.setattr(reader, "BLOCK", chunk)
     monkeypatch.setattr(source, "_PACKED_BLOCK", chunk)
     data = write_trace(tmp_path / "seed.json", EVENTS[:6] + EVENTS[-30:]).read_bytes()
     packed = gzip.compress(data, mtime=0)
@@ -543,7 +543,7 @@ def test_chunks_equal_their_events_read_singly(places, learning):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         path = Path(folder) / "t.json"
         path.write_text(json.dumps({"traceEvents": events}, indent=2))
-        patch.setattr(reader, "_CHUNK", 1500)
+        patch.setattr(reader, "BLOCK", 1500)
         patch.setattr(source, "BLOCK", 1500)
         for chunks in (learning, len(events)):
             patch.setattr(reader, "_LEARNING", chunks)
@@ -558,7 +558,7 @@ def test_chunks_equal_their_events_read_singly(places, learning):
 def test_few_events_of_a_long_trace_are_read_singly(tmp_path, monkeypatch):
     events = [*ODD[:1] * 20, *EVENTS * 40, *ODD[:1] * 20]
     (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}, indent=2))
-    monkeypatch.setattr(reader, "_CHUNK", 20_000)
+    monkeypatch.setattr(reader, "BLOCK", 20_000)
     monkeypatch.setattr(source, "BLOCK", 20_000)
     monkeypatch.setattr(reader.processes, "check_single", lambda _: None)  # the events repeat their numbers
     any_event, one_by_one = reader._decode_any, []

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from perfhooks.trace.model import Flags, Ints
 
-_CHUNK: Final = BLOCK
 _LOOKAHEAD: Final = 4096
 """Bytes after a chunk that decide whether the list of events ends with the chunk."""
 _PATIENCE: Final = 16
@@ -124,7 +123,7 @@ class _Reader:
             if self._tail is not None:
                 self._grow_tail(buffer)
                 continue
-            if len(buffer) < _CHUNK:
+            if len(buffer) < BLOCK:
                 continue
             if self._is_inside_endless and not self._is_past_endless(buffer):
                 continue
@@ -132,7 +131,7 @@ class _Reader:
             searched = 0 if cut else len(buffer) - 256
             if not cut and len(buffer) > LONGEST:
                 self._give_up(buffer)
-            if self._looser is not None and len(buffer) > _PATIENCE * _CHUNK:
+            if self._looser is not None and len(buffer) > _PATIENCE * BLOCK:
                 self._boundary, self._looser, searched = self._looser, None, 0
             if cut:
                 with memoryview(buffer) as view, view[: cut - 1] as events:
