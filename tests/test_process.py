@@ -56,7 +56,7 @@ def test_threads_are_started_only_in_listed_modules():
         "record/launch/startup.py",
         "record/loop/ending/in_step.py",
         "record/loop/limits/run_opening.py",
-        "record/launch/step_signal.py",
+        "record/launch/recordings.py",
         "record/loop/labelling.py",
         "record/loop/ending/signals.py",
     }

@@ -8,7 +8,7 @@
 No other module registers handlers of exits or forks, except `launch.site.sitecustomize`. sitecustomize registers the
 exit summary first, because Python calls the first handler last.
 
-Threads of perfhooks in a training are daemons of `watch.watcher`, `launch.startup`, `launch.step_signal`,
+Threads of perfhooks in a training are daemons of `watch.watcher`, `launch.startup`, `launch.recordings`,
 `loop.ending.in_step`, `loop.ending.signals`, `loop.labelling` and `loop.limits.run_opening`.
 """
 
