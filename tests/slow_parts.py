@@ -88,14 +88,14 @@ def read_late(path, writer):
     threading.Thread(target=lambda: event.wait() and path.read_bytes()).start()
 
 
-@torch.compile(backend="eager", dynamic=False)
 def scaled(values, times):
     return [torch.relu(values * times + place) for place in range(40)]
 
 
 def train_one():
+    compiled = torch.compile(scaled, backend="eager", dynamic=False)
     for times in itertools.count():
-        scaled(torch.ones(8), times)  # step 150: compilation
+        compiled(torch.ones(8), times)  # step 150: compilation
         if not too_short():
             break
 
