@@ -29,6 +29,10 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 # an example took 14 seconds of a processor with two, and 8 with one
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# else each program that a test starts compiles all modules of perfhooks again, for 0.4 s
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 ROOT = Path(__file__).parents[1]
 
 if threading.current_thread() is threading.main_thread():
