@@ -266,7 +266,7 @@ LONG_NAMES = pl.DataFrame({"name": ["x" * 80, "y"], "a_ms": [1.5, 20000.0], "b_m
 ONE_DOUBT = {"severity": ["error"], "name": ["cut-off"], "count": [1], "text": ["it [ends]"], "first": ["1 ms: x"]}
 DOUBT = {"severity": "info", "name": "no-steps", "count": 1, "text": "no marks", "first": ""}
 FINDING = {"title": "It waits.", "gain_ms": 5.0, "gain_percent": 25.0, "advice": "Do [this]."}
-FINDING |= {"evidence": "twice; main (train.py:7) requests it", "code": "first()\n    second()"}
+FINDING |= {"evidence": "twice", "where": "main, my train.py:7", "code": "first()\n    second()"}
 NO_GAIN = {"gain_ms": None, "gain_percent": None}
 RANKS = [
     {"rank": 3, "ranks": "3", "title": "Rank 3 computes longer.", **NO_GAIN, "advice": "Check it."},

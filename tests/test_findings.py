@@ -280,31 +280,38 @@ def test_real_traces_have_the_expected_findings(recordings, caplog):
 
 
 @pytest.mark.parametrize(
-    ("text", "location"),
+    ("name", "location"),
     [
-        ("<module> (/a/train.py:7) asks for the batches", (None, "/a/train.py", 7)),
-        ("<module> (/a/train.py:12): 602 ms", (None, "/a/train.py", 12)),
-        ("it waits; load (/a/train.py:12): 602 ms", ("load", "/a/train.py", 12)),
-        ("/a/train.py(7): main, 3 ms", ("main", "/a/train.py", 7)),
-        ("a wait (train.py(7): __init__)", ("__init__", "train.py", 7)),
-        ("train.py(7): <lambda>: 3 ms (seen in step 4)", ("<lambda>", "train.py", 7)),
-        ("train.py: main", ("main", "train.py", None)),
-        ("no location", (None, None, None)),
+        ("<module> (/a/train.py:7)", (None, "/a/train.py", 7)),
+        ("load (exp 1/my (2).py:12)", ("load", "exp 1/my (2).py", 12)),
+        ("/a/train.py(7): main", ("main", "/a/train.py", 7)),
+        ("exp (1)/моё.py(7): __init__", ("__init__", "exp (1)/моё.py", 7)),
+        ("my.py files/train.pyw(7): <lambda>", ("<lambda>", "my.py files/train.pyw", 7)),
+        ("my train.py: main", ("main", "my train.py", None)),
+        ("train.py: main, in a b/loops.py(56): __next__", ("main", "train.py", None)),
+        ("aten::addmm in a b/layer.py(122): apply", ("apply", "a b/layer.py", 122)),
+        ("the call in train.py, which waits", (None, None, None)),
     ],
 )
-def test_location_of_evidence_is_function_file_and_line(text, location):
-    assert source_location([{"text": text}])[:3] == location
+def test_location_of_evidence_is_function_file_and_line(name, location):
+    assert source_location(evidence_of(name))[:3] == location
+
+
+def evidence_of(*names):
+    values = [{"name": {"value": name, "unit": "name"}, "time_ms": {"value": 3.0, "unit": "ms"}} for name in names]
+    return [{"text": "", "values": value} for value in values]
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("name", "shown"),
     [
-        ("train.py: main: 8 ms", "main, train.py"),
-        ("train.py: main, in <built-in function sleep>: 8 ms", "sleep in main, train.py"),
-        ("train.py: main, in <built-in method sort of numpy.ndarray object at 0x7f>: 8 ms", "sort in main, train.py"),
-        ("train.py: <module>, in json/__init__.py(120): dump: 8 ms", "dump in train.py"),
-        ("train.py(5): main, in json/__init__.py(120): dump: 8 ms", "main, train.py:5"),
+        ("my train.py: main", "main, my train.py"),
+        ("train.py: main, in <built-in function sleep>", "sleep in main, train.py"),
+        ("train.py: main, in <built-in method sort of numpy.ndarray object at 0x7f>", "sort in main, train.py"),
+        ("train.py: <module>, in a b/__init__.py(120): dump", "dump in train.py"),
+        ("train.py: main, in a b/loops.py(56): <lambda>", "main, train.py"),
+        ("train.py(5): main, in json/__init__.py(120): dump", "main, train.py:5"),
     ],
 )
-def test_location_of_a_finding_is_its_largest_source(text, shown):
-    assert str(source_location([{"text": text}, {"text": "data.py(7): load: 0.1 ms"}])) == shown
+def test_location_of_a_finding_is_its_largest_source(name, shown):
+    assert str(source_location(evidence_of(name, "data.py(7): load"))) == shown

@@ -49,6 +49,19 @@ def test_absence_of_problems_needs_four_fifths_of_the_time(share, expected, tmp_
     assert window_data.reduce(WHOLE, trace)["findings"]["accounted"] == share / 100
 
 
+def test_code_of_perfhooks_is_not_code_of_the_training(tmp_path):
+    """perfhooks ends the window inside ``main``, and wraps the dataset."""
+    begin = 60 * MS
+    frames = [
+        python_frame("train.py(9): main", begin, begin + 40 * MS),
+        python_frame("helper.py(2): busy", begin + MS, begin + 10 * MS),
+        python_frame("perfhooks/record/loop/labelling.py(276): noted", begin + 10 * MS, begin + 39 * MS),
+        python_frame("data.py(7): load", begin + 11 * MS, begin + 14 * MS),
+    ]
+    evidence = found(WHOLE, trace_of(tmp_path, [*half_named(60), *frames]))["unnamed-time"].lines
+    assert [line.partition(": ")[2] for line in evidence[1:]] == ["busy: 4.5 ms", "load: 1.5 ms", "main: 1 ms"]
+
+
 def with_part(name, milliseconds, *, steps=2, of=(0, 1)):
     """Steps of 100 ms of which some have such a part, and the rest of all is the forward pass."""
     for number in range(steps):

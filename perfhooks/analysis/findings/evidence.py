@@ -213,9 +213,9 @@ class Evidence(WindowSteps):
     def lines_of(self, rows: Ints) -> list[str | None]:
         return attribution.lines(self.trace, rows, self.tables.owners)
 
-    def _frames(self, origin: Origin) -> Ints:
+    def _frames(self, *origins: Origin) -> Ints:
         frames = self.trace.rows(Kind.PYTHON)
-        return frames[attribution.names_of(self.trace, (origin,), self.tables.owners)[self.trace.name[frames]]]
+        return frames[attribution.names_of(self.trace, origins, self.tables.owners)[self.trace.name[frames]]]
 
     def by_name(self, rows: Ints) -> list[EvidenceLine]:
         return top_lines([(name[:80], time) for name, time in self._time_by_name(rows)])
@@ -246,7 +246,7 @@ class Evidence(WindowSteps):
 
         With ``whole``, only calls that ran completely inside the intervals count.
         """
-        frames = self._frames(Origin.USER)
+        frames = self._frames(Origin.USER, Origin.PERFHOOKS)
         called = attribution.called_from_open(self.trace, self.tables.owners)
         frames = intervals.distinct(np.append(frames, np.fromiter(called, np.int64)))
         frames = frames[self.trace.thread[frames] == self.thread]
@@ -258,6 +258,8 @@ class Evidence(WindowSteps):
         is_nested = callers >= 0
         self_ns = overlap.copy()
         np.subtract.at(self_ns, np.searchsorted(frames, callers[is_nested]), overlap[is_nested])
+        is_theirs = ~np.isin(frames, self._frames(Origin.PERFHOOKS))
+        frames, self_ns = frames[is_theirs], self_ns[is_theirs]
         names = (called.get(frame) or attribution.frame_name(self.trace, frame) for frame in frames.tolist())
         return list(zip(map(str, names), (self_ns * intervals.MS / max(self.count, 1)).tolist(), strict=True))
 

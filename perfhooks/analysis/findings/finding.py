@@ -32,11 +32,14 @@ DOMINANT: Final = 0.2
 """Minimum share of the step for many small costs that one fix reduces."""
 MANY: Final = 20
 """Minimum repetitions of a collective or operator in a step. DDP needs one collective per 25 MiB of gradients."""
-LINE: Final = re.compile(
-    r"(?:(?P<before>[\w<>.]+) \()?(?P<file>[^\s(]\S*\.py)(?:(?P<mark>[:(])(?P<line>\d+)\)|(?=: ))"
-    r"(?=(?:: (?P<after>(?!\d)[\w<>]+)(?:, in (?:<built-in \w+ |\S+: )(?P<called>\w+))?)?)"
+_LOCATIONS: Final = (
+    re.compile(r"(?P<function>[\w<>.]+) \((?P<file>.+\.pyw?):(?P<line>\d+)\)(?P<called>)"),
+    re.compile(
+        r"(?:\S+::\S+ in )?(?P<file>.+?\.pyw?)(?:\((?P<line>\d+)\))?: (?P<function>[\w<>.]+)"
+        r"(?:, in (?:(?:<built-in \w+ |.+: )(?P<called>\w+))?.*)?"
+    ),
 )
-"""For example ``load (train.py:20)``, ``train.py(20): load``, or ``train.py: main, in json.py(9): dump``."""
+"""For example ``load (my train.py:20)``, ``my train.py(20): load``, or ``my train.py: main, in json.py(9): dump``."""
 _BY_SHAPES: Final = ("float64-products", "kernels-below-limit")
 """Rules that need shapes or types, so only a window with shapes has their findings."""
 _REQUESTS: Final = ("record-shapes", "record-stacks")
@@ -229,11 +232,19 @@ class SourceLocation(NamedTuple):
 
 
 def source_location(evidence: Iterable[Mapping[str, Any]]) -> SourceLocation:
-    match = next((match for line in evidence for match in LINE.finditer(line["text"])), None)
+    return next(filter(None, map(_location, evidence)), SourceLocation())
+
+
+def _location(line: Mapping[str, Any]) -> SourceLocation | None:
+    names = (value["value"] for value in line.get("values", {}).values() if value["unit"] == "name")
+    return next(filter(None, map(location_of, names)), None)
+
+
+def location_of(name: str) -> SourceLocation | None:
+    match = next(filter(None, (pattern.fullmatch(name) for pattern in _LOCATIONS)), None)
     if match is None:
-        return SourceLocation()
-    function = match["before" if match["mark"] == ":" else "after"]
-    line = int(match["line"]) if match["line"] else None
+        return None
+    function, line = match["function"], int(match["line"]) if match["line"] else None
     return SourceLocation(None if function == "<module>" else function, match["file"], line, match["called"])
 
 
@@ -247,8 +258,8 @@ def add_source_lines(
         explanation, new = by_rule.get(str(row["rule"])), _without_request(row)
         loop_lines = [line for line in new["evidence"] if line["phrase"] == _LOOP]
         evidence = [line for line in new["evidence"] if line["phrase"] != _LOOP]
-        if explanation is not None and not any(map(_has_source_line, evidence)):
-            named = [line for line in explanation["evidence"] if line["phrase"] != _LOOP and _has_source_line(line)]
+        if explanation is not None and not any(map(_location, evidence)):
+            named = [line for line in explanation["evidence"] if line["phrase"] != _LOOP and _location(line)]
             new["evidence"] = [*evidence, *(_seen(line, steps) for line in named), *loop_lines]
         results.append(new)
     return results
@@ -262,10 +273,6 @@ def additional_findings(
     seen_in = msgspec.to_builtins(texts.shared("seen-in", steps=steps))
     rows = [row for row in explaining if row["rule"] in _BY_SHAPES and row["rule"] not in rules]
     return [{**row, "evidence": [*row["evidence"], seen_in]} for row in rows]
-
-
-def _has_source_line(line: Mapping[str, Any]) -> bool:
-    return LINE.search(line["text"]) is not None
 
 
 def _seen(line: Mapping[str, Any], steps: str) -> dict[str, Any]:

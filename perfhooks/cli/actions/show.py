@@ -67,7 +67,7 @@ _FINDINGS: Final = {
     "gain_ms": float,
     "gain_percent": float,
     "is_bound": bool,
-    **dict.fromkeys(("advice", "code", "evidence", "estimate"), str),
+    **dict.fromkeys(("advice", "code", "evidence", "estimate", "where"), str),
 }
 _ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}
 _SPLIT: Final = {"kernels": "kernels_by_launch", "counters": "counters_by_kernel"}
@@ -117,6 +117,7 @@ def _told(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     finding_rows = [
         {name: row.get(name) for name in _FINDINGS}
         | {"evidence": "; ".join(line["text"] for line in row["evidence"]), "estimate": estimate(row)}
+        | {"where": str(findings.source_location(row["evidence"]))}
         for row in rows
     ]
     return pl.DataFrame(finding_rows, schema=_FINDINGS)

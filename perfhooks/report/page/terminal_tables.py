@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from perfhooks.analysis.findings.finding import gain as gain_text
-from perfhooks.analysis.findings.finding import source_location
 from perfhooks.analysis.ranks.missing import name_ranks
 from perfhooks.core import words
 from perfhooks.run.reading import is_plain, read_bytes
@@ -130,7 +129,7 @@ def _draw_findings(console: Console, table: pl.DataFrame) -> None:
     for number, row in enumerate(table.iter_rows(named=True), 1):
         rank, ranks = row.get("rank"), row.get("ranks")
         whose = "" if rank is None or row["title"].startswith(f"Rank {rank} ") else f"Rank {rank}: "
-        where = f" {source_location([{'text': row.get('evidence') or ''}])}".rstrip()
+        where = f" {row['where']}" if row.get("where") else ""
         console.print(Text.assemble((f"{number}. ", "bold"), whose, row["title"], where, (gain(row), "cyan")))
         shared = f"Ranks {ranks} have this finding. " if ranks and ranks != str(rank) else ""
         console.print(Padding(Text(shared + row["advice"], style="dim"), (0, 0, 0, 3)))

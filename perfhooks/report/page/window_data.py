@@ -111,7 +111,7 @@ def _largest_functions(capture: Capture, trace: Trace) -> dict[str, str]:
         for function, ms in window.own_time_in(moments):
             totals[function] += ms
         name, own_ms = max(totals.items(), key=itemgetter(1), default=("", 0.0))
-        location = findings.source_location([{"text": name}])
+        location = findings.location_of(name) or findings.SourceLocation()
         if name not in loops and own_ms >= window.per_step(moments) / 2 and location.function not in (None, "forward"):
             results[part] = str(location)
     return results
