@@ -529,6 +529,18 @@ def test_training_process_imports_nothing_heavy_except_torch():
 
 
 @pytest.mark.process
+def test_training_process_reads_clocks_that_programs_cannot_replace():
+    paths = [path for path in MODULES if path.parts[0] in ("adapters", "core", "record", "run")]
+    imports = ((path, node) for path in paths for node in ast.walk(parsed(PACKAGE / path)))
+    clocks = {
+        path.as_posix()
+        for path, node in imports
+        if (isinstance(node, ast.Import) and "time" in {alias.name for alias in node.names})
+        or (isinstance(node, ast.ImportFrom) and node.module == "time")
+    }
+    assert clocks == {"core/clocks.py", "record/launch/site/sitecustomize.py"}
+
+
 def test_public_names_are_sorted_and_exist():
     names = list(getattr(perfhooks, "__all__", []))
     assert names == sorted(set(names))

@@ -50,6 +50,13 @@ UNDER_A_PROFILER = """
     profiler.runcall(train)
     assert {calls[0] for place, calls in pstats.Stats(profiler).stats.items() if place[2] == "pass_back"} == {300}
 """
+STOPPED_CLOCKS = """
+    for name in ("time", "monotonic", "perf_counter", "process_time", "thread_time", "clock_gettime"):
+        setattr(time, name, lambda *_: 0.0)
+        setattr(time, f"{name}_ns", lambda *_: 0)
+    time.sleep = lambda _: None
+    train()
+"""
 END = "print(float(sum(each.double().sum() for each in net.parameters())))\n"
 
 
@@ -60,6 +67,7 @@ END = "print(float(sum(each.double().sum() for each in net.parameters())))\n"
         pytest.param(IN_BACKWARD, id="update in the backward pass"),
         pytest.param(IN_BACKWARD_EACH, id="an optimizer for each parameter"),
         pytest.param(UNDER_A_PROFILER, id="under cProfile"),
+        pytest.param(STOPPED_CLOCKS, id="with stopped clocks"),
     ],
 )
 def test_unusual_training_is_recorded_and_ends_as_without_perfhooks(launch, run_script, tmp_path, how):
@@ -70,3 +78,4 @@ def test_unusual_training_is_recorded_and_ends_as_without_perfhooks(launch, run_
     assert done.stdout == run_script(text).stdout
     assert list(tmp_path.glob("perf/it/train-*/rank0.steps.csv")), done.stderr
     assert "another profiler" not in done.stderr
+    assert " failed (" not in done.stderr

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 from typing import Final
+
+from perfhooks.core.clocks import time
 
 _names: Final = itertools.count()
 """Counter that distinguishes runs of one process that start within the same second."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from perfhooks.core import words
+from perfhooks.core.clocks import time
 from perfhooks.core.guard import logger
 
 if TYPE_CHECKING:

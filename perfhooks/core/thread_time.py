@@ -4,9 +4,10 @@ import contextlib
 import os
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from perfhooks.core.clocks import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,13 +3,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from perfhooks.core.clocks import time
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.core.guard import logger
 from perfhooks.run import layout, remote

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import sys
-import time
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 import msgspec
+
+from perfhooks.core.clocks import time
 
 _IMPORTED: Final = time.time()
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from perfhooks.core.clocks import time
 from perfhooks.core.process import POLL_S
 from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import check_plain

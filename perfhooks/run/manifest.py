@@ -3,11 +3,11 @@ from __future__ import annotations
 import os
 import platform
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
+from perfhooks.core.clocks import time
 from perfhooks.core.version import __version__
 from perfhooks.run import revision
 from perfhooks.run.circumstances import cpu_model

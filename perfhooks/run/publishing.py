@@ -17,13 +17,13 @@ import os
 import re
 import secrets
 import stat
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from perfhooks.core.clocks import time
 from perfhooks.core.process import working_directory
 from perfhooks.run.reading import NotPlainError, kind_of, open_plain
 

@@ -5,7 +5,6 @@ import math
 import os
 import re
 import threading
-import time
 from array import array
 from bisect import bisect_right
 from collections import deque
@@ -14,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from perfhooks.core import labels
+from perfhooks.core.clocks import time
 from perfhooks.core.schedule import Phase
 from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import read_bytes

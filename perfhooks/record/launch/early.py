@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks.core import frames
+from perfhooks.core.clocks import time
 from perfhooks.core.guard import guard
 from perfhooks.core.schedule import FromStartToStop
 from perfhooks.core.schedule.settled import ENOUGH_OPERATORS, FEWEST_STEPS

@@ -9,10 +9,10 @@ import functools
 import multiprocessing
 import os
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perfhooks.core.clocks import time
 from perfhooks.core.guard import cause_of, logger
 from perfhooks.run.job import current_job
 from perfhooks.run.publishing import publish_json

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from perfhooks.core import frames
+from perfhooks.core.clocks import time
 from perfhooks.core.frames import display_path
 from perfhooks.core.guard import guard
 from perfhooks.record.launch.children import is_loader_worker

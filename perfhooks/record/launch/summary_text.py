@@ -4,12 +4,12 @@ import shlex
 import shutil
 import sys
 import textwrap
-import time
 import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.core import words
+from perfhooks.core.clocks import time
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.core.guard import guard, is_terminal
 from perfhooks.report.page.run_summary import (

@@ -22,7 +22,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
@@ -30,6 +29,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 import msgspec
 
 from perfhooks.core import process
+from perfhooks.core.clocks import time
 from perfhooks.core.guard import logger
 from perfhooks.core.thread_time import CountedThread
 from perfhooks.record.launch.step_detectors import NEVER, NO_PROFILER

@@ -4,12 +4,12 @@ import logging
 import platform
 import secrets
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from perfhooks.core import words
+from perfhooks.core.clocks import time
 from perfhooks.core.errors import OnError, OptionError
 from perfhooks.core.guard import guard, logger
 from perfhooks.record.loop.limits.run_opening import RunOpening

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.core import words
+from perfhooks.core.clocks import time
 from perfhooks.core.guard import MAX_FAILURES, guard, logger
 from perfhooks.core.process import EXIT_S, POLL_S
 from perfhooks.core.progress import show_wait

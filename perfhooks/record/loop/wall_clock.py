@@ -5,7 +5,7 @@ Kineto uses the system clock, so a change makes all times of a window wrong.
 
 from __future__ import annotations
 
-import time
+from perfhooks.core.clocks import time
 
 
 def ahead_s() -> float:

@@ -7,7 +7,6 @@ import functools
 import os
 import sys
 import threading
-import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ from torch._C._autograd import _enable_record_function, _profiler_enabled
 from torch.profiler import ProfilerAction, ProfilerActivity
 
 from perfhooks.core import process
+from perfhooks.core.clocks import time
 from perfhooks.core.labels import DEVICE_STOPPED
 from perfhooks.core.schedule import Phase
 from perfhooks.record.loop import labelling, next_recorder, stack_support, wall_clock

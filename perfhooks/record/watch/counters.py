@@ -9,13 +9,13 @@ import math
 import os
 import sys
 import threading
-import time
 from collections import Counter, deque
 from itertools import repeat
 from operator import itemgetter, methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from perfhooks.core.clocks import time
 from perfhooks.core.thread_time import CountedThread
 from perfhooks.record.watch.sampling import Frame, places_of
 from perfhooks.run.job import current_job

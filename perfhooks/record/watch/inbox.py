@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import itertools
-import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from perfhooks.core.clocks import time
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.core.guard import cause_of, logger
 from perfhooks.core.options import MOST_WAITING

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import time
 from itertools import accumulate, chain, compress, dropwhile, repeat, tee
 from operator import attrgetter, methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from perfhooks.core.clocks import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from perfhooks.core.clocks import time
 from perfhooks.core.guard import cause_of, logger
 from perfhooks.core.schedule import FEWEST_STEPS
 from perfhooks.core.thread_time import CountedThread

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.core import process
+from perfhooks.core.clocks import time
 from perfhooks.core.guard import cause_of, logger
 from perfhooks.record.watch.inbox import RequestInbox
 from perfhooks.record.watch.sampling import leave_profilers

@@ -18,10 +18,10 @@ import os
 import random
 import select
 import socket
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
+from perfhooks.core.clocks import time
 from perfhooks.core.frames import COLLATES, FETCHES_BATCH, HANDS_OVER, WORKER_LOOP
 from perfhooks.record.workers.interpreter import MAX_FRAMES, Interpreter, ProcessMemory, measured_layout
 

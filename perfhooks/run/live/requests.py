@@ -12,11 +12,11 @@ import itertools
 import os
 import re
 import secrets
-import time
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar
 
 import msgspec
 
+from perfhooks.core.clocks import time
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.core.options import MOST_STEPS, RECORDING
 from perfhooks.run import layout

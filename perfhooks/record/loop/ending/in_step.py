@@ -14,12 +14,12 @@ import os
 import sys
 import sysconfig
 import threading
-import time
 from typing import TYPE_CHECKING, Final
 
 import torch
 
 from perfhooks.core import frames
+from perfhooks.core.clocks import time
 from perfhooks.core.guard import guard
 from perfhooks.record.loop.ending import lifetime, signals
 from perfhooks.record.watch.sampling import leave_profilers, outwards

@@ -9,12 +9,12 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 import weakref
 from typing import TYPE_CHECKING, Protocol
 
 from perfhooks.core import process
+from perfhooks.core.clocks import time
 from perfhooks.core.guard import cause_of
 from perfhooks.record.loop import worker
 from perfhooks.record.loop.ending import signals

@@ -15,13 +15,13 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from typing_extensions import Self
 
 from perfhooks.core import process
+from perfhooks.core.clocks import time
 from perfhooks.core.thread_time import CountedThread
 from perfhooks.record.watch.sampling import frames_of
 

@@ -11,13 +11,13 @@ import ctypes
 import functools
 import math
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
 from perfhooks.core import process
+from perfhooks.core.clocks import time
 from perfhooks.core.thread_time import CountedThread, silent_times
 from perfhooks.record.watch.counters import Collections
 from perfhooks.record.watch.sampling import live_clocks

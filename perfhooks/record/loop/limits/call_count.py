@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import Any, Final
+
+from perfhooks.core.clocks import time
 
 _CALLS_PER_MARK: Final = 500
 """Calls between two readings of the CPU time: 1% of the calls in a trace of 20 MB."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from typing import Final
 
+from perfhooks.core.clocks import time
 from perfhooks.core.process import THREADS, has_real_threads
 from perfhooks.core.thread_time import CountedThread
 from perfhooks.record.loop.limits.budget import FIRST_STEPS_S

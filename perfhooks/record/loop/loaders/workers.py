@@ -12,12 +12,12 @@ import select
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from perfhooks.core.clocks import time
 from perfhooks.core.guard import guard, logger
 from perfhooks.record.loop import worker
 from perfhooks.run.circumstances import Loader

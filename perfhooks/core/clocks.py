@@ -1,0 +1,31 @@
+"""A second instance of Python's module ``time``: programs replace functions of the first, for example with freezegun.
+
+time-machine replaces the system clock in both.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import time as first
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import time
+else:
+    time = importlib.util.module_from_spec(first.__spec__)
+    first.__spec__.loader.exec_module(time)
+
+__all__ = ["time"]
+
+if hasattr(os, "fork"):
+    _read_clock = ctypes.PyDLL(None).clock_gettime
+
+    def _time_ns() -> int:
+        seconds_and_ns = (ctypes.c_long * 2)()
+        _read_clock(time.CLOCK_REALTIME, seconds_and_ns)
+        return seconds_and_ns[0] * 10**9 + seconds_and_ns[1]
+
+    time.time_ns = _time_ns
+    time.time = lambda: _time_ns() / 1e9
