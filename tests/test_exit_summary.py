@@ -15,14 +15,17 @@ import subprocess
 import sys
 import textwrap
 import time
+import zipapp
 from pathlib import Path
 
+import msgspec
 import pytest
 import warm
 
 from perfhooks.core.errors import CommandError
+from perfhooks.core.guard import stderr_file
 from perfhooks.record.launch import detached, exit_summary, notes
-from perfhooks.record.launch.command_line import SITE, VARIABLE, command
+from perfhooks.record.launch.command_line import SITE, VARIABLE, Request, command
 from perfhooks.record.launch.summary_text import Box, box, plain, text_of
 from perfhooks.report.finishing.leftovers import finish_all
 from perfhooks.report.page.run_summary import RunSummary, SummaryFinding, SummaryPart
@@ -111,6 +114,48 @@ def test_exit_codes_of_failed_starts_equal_those_of_a_shell(tmp_path):
             command([word])
         assert refused.value.exit_code == code
         assert refused.value.args == (str(refused.value),)  # what a terminal shows is the sentence
+
+
+def test_python_runs_a_folder_or_zip_file_with_a_main_module(tmp_path):
+    for name in ("app", "empty"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "app/__main__.py").write_text("print(__file__)")
+    zipapp.create_archive(tmp_path / "app", tmp_path / "app.pyz")
+    for path in ("app", "app.pyz"):
+        assert command([f"{tmp_path}/{path}", "-x"]) == [sys.executable, f"{tmp_path}/{path}", "-x"]
+    with pytest.raises(CommandError, match="empty"):
+        command([f"{tmp_path}/empty"])
+    done = run(tmp_path, "app.pyz")
+    assert (done.returncode, done.stdout.decode()) == (0, f"{tmp_path}/app.pyz/__main__.py\n")
+
+
+# --- whose terminal shows the summary ---
+
+
+def test_command_prints_the_summary_of_a_child_whose_errors_it_reads(tmp_path):
+    script(tmp_path, TRAINING)
+    reads = (
+        "import subprocess, sys; print(subprocess.run([sys.executable, 'train.py'], capture_output=True, text=True))"
+    )
+    (tmp_path / "launch.py").write_text(reads)
+    done = run(tmp_path, "--handler", "steps", "launch.py")
+    assert b"trained" in done.stdout
+    assert b"perfhooks: step" not in done.stdout
+    assert done.stderr.count(b"perfhooks: step") == 1
+
+
+def test_child_prints_its_summary_if_no_python_waits_for_it(tmp_path):
+    request = Request(notes=str(tmp_path), command=os.getpid(), stderr="another file")
+    assert exit_summary._is_left_to_command(request)
+    for change in (
+        {"stderr": stderr_file()},
+        {"command": 0},
+        {"notes": ""},
+        {"notes": str(tmp_path / "deleted")},
+    ):
+        assert not exit_summary._is_left_to_command(msgspec.structs.replace(request, **change))
+    notes.mark(str(tmp_path), exit_summary.IS_OVER)
+    assert not exit_summary._is_left_to_command(request)
 
 
 # --- who waits for the end ---

@@ -56,6 +56,15 @@ def is_terminal() -> bool:
     return os.isatty(_STDERR)
 
 
+def stderr_file() -> str:
+    """Return device and inode of standard error; empty if closed."""
+    try:
+        status = os.fstat(_STDERR)
+    except OSError:
+        return ""
+    return f"{status.st_dev}-{status.st_ino}"
+
+
 def write_error(text: str) -> None:
     """Write to standard error, even if the pipe's reader is closed or blocked.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from perfhooks.core.errors import CommandError, OptionError
-from perfhooks.core.guard import write_error
+from perfhooks.core.guard import stderr_file, write_error
 from perfhooks.core.options import Option, all_options
 
 if TYPE_CHECKING:
@@ -97,7 +97,9 @@ def start(parsed: Parsed) -> None:
         write_error(f"perfhooks: recording may fail: {reason}\n")
     folder = _folder_for_notes()
     is_watched = bool(folder) and detached.is_possible()
-    request = msgspec.structs.replace(request, notes=folder, command=os.getpid(), is_watched=is_watched)
+    request = msgspec.structs.replace(
+        request, notes=folder, command=os.getpid(), stderr=stderr_file(), is_watched=is_watched
+    )
     if is_watched:
         detached.start(os.getpid(), folder, words)
     try:

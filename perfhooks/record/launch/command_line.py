@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +40,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     notes: str = ""
     command: int = 0
     """Process ID of the user's command, which prints all summaries that its children did not print."""
+    stderr: str = ""
+    """The command's `guard.stderr_file`."""
     is_watched: bool = False
     """Whether another process prints the summary if the command is killed."""
     turns: str = ""
@@ -114,6 +117,8 @@ def command(words: Sequence[str], folder: Path = Path()) -> list[str]:
             raise OptionError(f"there is no script {first!r}")
         return [sys.executable, *words]
     program = shutil.which(first)
+    if program is None and PathFinder.find_spec("__main__", [str(folder / first)]) is not None:
+        return [sys.executable, *words]
     if program is None:
         if os.sep in first and Path(first).exists():
             raise CommandError(f"{first!r} is not executable; a Python script needs a name that ends in .py", 126)

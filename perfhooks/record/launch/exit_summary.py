@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from perfhooks.core import process
-from perfhooks.core.guard import write_error
+from perfhooks.core.guard import stderr_file, write_error
 from perfhooks.core.options import check_options
 from perfhooks.record.launch import notes
 from perfhooks.record.launch.command_line import Request
@@ -32,6 +32,8 @@ def at_exit(*, is_command: bool) -> None:
     request = Request.current()
     if request is None or request.turns or request.trial or process.is_child():  # the parent prints for its children
         return
+    if not is_command and _is_left_to_command(request):
+        return
     try:
         _print(request, is_command=is_command)
     except KeyboardInterrupt:
@@ -42,6 +44,15 @@ def at_exit(*, is_command: bool) -> None:
             if not request.is_watched:
                 notes.delete(request.notes)
     process.end_by_ctrl_c()
+
+
+def _is_left_to_command(request: Request) -> bool:
+    try:
+        program = Path(f"/proc/{request.command}/exe").readlink().name
+    except OSError:
+        return False
+    is_waiting = Path(request.notes or os.devnull).is_dir() and not Path(request.notes, IS_OVER).exists()
+    return "python" in program and is_waiting and request.stderr != stderr_file()
 
 
 def _print(request: Request, *, is_command: bool) -> None:
