@@ -113,7 +113,6 @@ def _slow_rows(slow: Iterable[SlowStep], steps: Steps, rare_steps: set[int]) -> 
 
 
 def _periodic_excess(steps: Steps, excluded: set[int], contended: set[int]) -> dict[int, float]:
-    """Return the time of periodic outliers above the median step, in ms."""
     typical = steps.typical()
     work_ms = typical.all_ms - np.nan_to_num(typical.all_data_ms)
     is_far = ~is_near(work_ms) & ~np.isin(typical.numbers, list(excluded))

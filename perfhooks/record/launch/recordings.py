@@ -84,10 +84,7 @@ class Recordings:
         self._subscribe()
 
     def _end_before_window(self, step: int) -> None:
-        """End the start-up recording one step before a window.
-
-        torch may crash if a recording ends and another starts in one step.
-        """
+        """torch may crash if a recording ends and another starts in one step."""
         schedule = None if self.request.schedule is None else Schedule.of(self.request.schedule)
         window = None if schedule is None else schedule.next_window(step + 1)
         if window is not None and window.first == window.active == step + 1:
@@ -129,7 +126,6 @@ class Recordings:
         return Profilers(self.request)
 
     def _on_user_profiler(self) -> None:
-        """Disable perfhooks for a profiler of the script."""
         self.disable("the script starts a profiler of its own")
 
     def disable(self, reason: str | None = None) -> None:
