@@ -12,6 +12,7 @@ import pytest
 import perfhooks.record.loop.profiler
 from perfhooks import testing
 from perfhooks.analysis import findings, flames
+from perfhooks.core.frames import display_path
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.installation import Installation
 from perfhooks.testing import annotation, op, python_frame, step_mark
@@ -315,3 +316,14 @@ def test_a_library_that_an_import_hook_found_is_installed(tmp_path):
     trace = trace_of(tmp_path, [python_frame(f"{file}(1): f", 0, 5)])
     assert here.owners(trace) == {str(file): "installed"}
     assert origin(f"{file}(1): f", here.owners(trace)) is Origin.INSTALLED
+
+
+def test_shown_path_is_the_name_of_the_recorder(monkeypatch, tmp_path):
+    from torch.profiler.python_tracer import _prefix_regex
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "my exp"), "", "lib", "/other", *sys.path])
+    for name in ("my exp/train.py", "lib/a/b.py", "main.py", "/other/x.py", "/absolute/y.py"):
+        file = str(tmp_path / name)
+        prefix = next((prefix for prefix in _prefix_regex() if file.startswith(prefix)), "")
+        assert display_path(file) == file.removeprefix(prefix)

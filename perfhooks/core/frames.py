@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +47,7 @@ def is_ours(file: str) -> bool:
 
 
 def display_path(file: str) -> str:
-    """Return the path, relative to the working directory if inside it."""
-    here = working_directory() + os.sep
-    return file.removeprefix(here)
+    """Return the path like torch's recorder."""
+    here = working_directory()
+    folders = sorted((f"{Path(here, entry)}{os.sep}" for entry in sys.path if isinstance(entry, str)), reverse=True)
+    return file.removeprefix(next(filter(file.startswith, folders), ""))

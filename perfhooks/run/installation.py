@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from perfhooks.core.frames import is_ours, is_torch
+from perfhooks.core.frames import display_path, is_ours, is_torch
 from perfhooks.core.process import working_directory
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names.origins import KNOWN, Origin, file_of, first_part, origin
@@ -145,7 +145,7 @@ def line_of_user(lines: Iterable[Line]) -> str:
     """Return the innermost line of the program, ``evaluate (train.py:20)``."""
     for code, number in lines:
         if _is_of_user(code.co_filename):
-            return f"{code.co_name} ({code.co_filename.removeprefix(working_directory() + os.sep)}:{number})"
+            return f"{code.co_name} ({display_path(code.co_filename)}:{number})"
     return ""
 
 
