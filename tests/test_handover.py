@@ -186,6 +186,16 @@ def test_finished_window_contains_waits_of_unprofiled_steps(tmp_path):
     assert other.idle_data_ms is other.idle_thread_ms is other.others is None
 
 
+@pytest.mark.parametrize(
+    ("walls", "idle_ms"), [([20.0] * 9 + [10.0] * 11, 10.0), ([20.0] * 20 + [50.0] * 80, 20.0), ([50.0] * 9, 50.0)]
+)
+def test_findings_use_the_step_time_of_the_headline_or_window(walls, idle_ms, tmp_path):
+    lines = [*(f"wait,{wall}," for wall in walls[:9]), *["active,30,"] * 3, *(f"wait,{wall}," for wall in walls[9:])]
+    rows = "".join(f"train,{step},{line}\n" for step, line in enumerate(lines))
+    (tmp_path / "rank0.timeline.csv").write_text(HEADER + rows)
+    assert _cost(Capture(first=9, last=11), 7, Run(tmp_path), 0).idle_step_ms == idle_ms
+
+
 def test_unprofiled_step_time_uses_all_steps_at_the_end():
     """At the end of the window there were too few."""
     with Profiler(schedule="wait=1 warmup=1 active=2 repeat=1", **FAST) as prof:

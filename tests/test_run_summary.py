@@ -129,6 +129,11 @@ SUMMARIES = {
     "a device that works longer than the host": (report(AHEAD), {"train": timeline([43.0] * 30)}),
     "profiled steps of a device that works longer": (report(AHEAD), {}),
     "a rare validation": (report(RARE), HUNDRED),
+    # a run that trains more layers, or longer texts, from step 20 on
+    "a window among other steps": (
+        report(WAITING), {"train": timeline([100.0] * 20 + [300.0] * 80, [50.0] * 20 + [3.0] * 80, recorded=[3, 4, 5])},
+    ),
+    "a window among two kinds of steps": (report(MEAN), {"train": timeline([100.0, 300.0, 300.0] * 20)}),
     "findings": (
         found(finding("The machine is busy.", doubts_others=True), at("train.py(20): <module>"), *map(finding, "bcd")),
         {},

@@ -2,8 +2,7 @@
 
 A series of steps ends when the step numbers jump or go back, for example at a restart from a checkpoint. The first
 steps of a series (5%, but 3 to 10) contain one-time work and are excluded. Steps longer than three times the median
-contain a validation, a checkpoint or a pause. Profiled and unprofiled steps are analysed separately. Warm-up steps of
-the recorder belong to neither group.
+contain a validation, a checkpoint or a pause. Warm-up steps of the recorder are neither profiled nor unprofiled.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from perfhooks.core.statistics import LEAST_STEPS, is_near, most_common
+from perfhooks.run.capture import LARGE
 from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import open_plain, read_table
 from perfhooks.run.timeline import CAPACITY, HEADER, Rows, in_timeline, parsed
@@ -86,6 +86,17 @@ class Steps(NamedTuple):
     def recorded(self) -> Counted:
         return self._counted(self.is_recorded)
 
+    def beside(self, first: int, last: int) -> Counted | None:
+        """Return the unprofiled steps next to a window if they differ clearly from the run's, else None."""
+        typical = self.typical()
+        is_beside = np.maximum(first - typical.numbers, typical.numbers - last) <= LEAST_STEPS // 2
+        if typical.median_ms is None or is_beside.sum() < FEWEST_FIRST:
+            return None
+        short, long = np.quantile(typical.all_ms[is_beside], (0.25, 0.75))
+        if short / LARGE < typical.median_ms < long * LARGE:
+            return None
+        return Counted._make([column[is_beside] for column in typical])
+
     def _counted(self, is_wanted: Flags) -> Counted:
         is_chosen = is_wanted & ~self.is_first & (self.wall_ms > 0)
         wall, data = self.wall_ms[is_chosen], self.data_ms[is_chosen]
@@ -97,7 +108,7 @@ class Counted(NamedTuple):
     all_ms: Values
     all_data_ms: Values
     is_far: Flags
-    """Whether each step is an outlier, usually because of a validation or a checkpoint."""
+    """Whether each step is an outlier."""
 
     @property
     def wall_ms(self) -> Values:

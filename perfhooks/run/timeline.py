@@ -159,7 +159,8 @@ class Timeline:
             since = max(begin, self._rare_until.get(part, 0))
             if end > since:
                 self._rare_until[part] = end
-                taken.append(Aside(self._first + bisect_right(self._ends, begin), part, end - since, line))
+                # a fetch for a validation can end the step before
+                taken.append(Aside(self._first + bisect_right(self._ends, (begin + end) // 2), part, end - since, line))
         return taken
 
     def aside_within(self, begin: int, end: int, part: str) -> list[tuple[int, int]]:

@@ -21,6 +21,7 @@ from perfhooks.report.page.run_summary import (
     profiled_ms,
     read_summary,
     shares_of_step,
+    untypical,
 )
 from perfhooks.run.finished import FinishedRun
 from perfhooks.run.layout import PAGE
@@ -113,7 +114,9 @@ def _of_timeline(run: FinishedRun) -> RunSummary | None:
             summary.warning = capture.warning or summary.warning
             if in_timeline(capture.stage) == loop and capture.has_step_times:
                 summary.profiled_steps, summary.profiled_ms = capture.usual_steps, profiled_ms(capture.usual)
-                summary.parts = shares_of_step(summary, capture.usual, typical)
+                beside = loops[loop].beside(capture.first, capture.end)
+                summary.parts = shares_of_step(summary, capture.usual, beside or typical)
+                summary.warning = next(untypical(beside), summary.warning)
         return summary
     part = next((capture for capture in captures if capture.is_part), None)
     if part is not None:

@@ -76,7 +76,6 @@ def write_page(run: Run, permit: Permit = NO_PERMIT) -> None:
 
 
 def measure_again(place: Place) -> None:
-    """Compute the profiler overhead of the last windows again, from more unprofiled steps than before."""
     with guard("computing the profiler overhead"):
         run = Run.of(place)
         finished = FinishedRun(run.folder, brief=True)
@@ -145,7 +144,9 @@ def _cost(capture: Capture, events: int | None, run: Run, rank: int) -> Cost:
     stage = in_timeline(capture.stage)
     of_loop = steps.read_last(run.timeline(rank)).get(stage, steps.NONE)
     idle, waits = of_loop.typical(), steps.read_waits(run.folder / processor(rank), stage)
-    idle_ms, recorded_ms = _median(idle.all_ms, least=5), _median(of_loop.recorded().wall_ms, least=3)
+    idle = of_loop.beside(capture.first, capture.end) or idle
+    idle_ms = _median(idle.all_ms, least=5) and idle.median_ms
+    recorded_ms = _median(of_loop.recorded().wall_ms, least=3)
     return replace(
         capture.cost,
         idle_step_ms=idle_ms,

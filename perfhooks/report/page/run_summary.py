@@ -135,7 +135,10 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
         many = f"unprofiled {summary.unit}{'es' if summary.unit.endswith(('ch', 'ss')) else 's'}"
         summary.steps = words.count(len(typical.all_ms), f"unprofiled {summary.unit}", many)
     _add_profiled(summary, window, details)
-    summary.parts = shares_of_step(summary, details.get("steps", {}).get("usual", {}), typical)
+    beside = None
+    if typical is not None and window.get("last") is not None:
+        beside = steps[loop].beside(window["first"], window["last"])
+    summary.parts = shares_of_step(summary, details.get("steps", {}).get("usual", {}), beside or typical)
     explanation = data.get("explanations", {}).get(window.get("stage"), {})
     functions = {**explanation.get("parts", {}), **details}.get("largest_functions", {})
     for part in (part for part in summary.parts if part.share >= _LEAST_LOCATED):
@@ -151,8 +154,14 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
         for row in rows
         if not row.get("doubts_others") and row.get("rule") != findings.OVERHEAD
     ][:3]
-    summary.warning = next(_warnings(summary, details, rank, rows), None)
+    warnings = (*untypical(beside), *_warnings(summary, details, rank, rows))
+    summary.warning = next(iter(warnings), None)
     return summary
+
+
+def untypical(beside: Counted | None) -> Iterator[str]:
+    if beside is not None and beside.median_ms is not None:
+        yield f"Parts and findings describe the profiled steps and steps next to them ({words.ms(beside.median_ms)})."
 
 
 def main_loop(profiled_stages: Sequence[str], steps: Mapping[str, Steps]) -> str:
