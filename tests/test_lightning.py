@@ -129,13 +129,19 @@ def test_batch_of_two_optimizers_is_one_step(unit, tmp_path):
     def automatic(self):
         return False
 
-    module = type("Manual", (TwoOptimizers,), {"automatic_optimization": property(automatic)})()
+    def training_step(self, batch, batch_idx):
+        time.sleep(0.02)
+        super(type(self), self).training_step(batch, batch_idx)
+
+    hooks = {"automatic_optimization": property(automatic), "training_step": training_step}
+    module = type("Manual", (TwoOptimizers,), hooks)()
     callback = profiler(tmp_path, "wait=1 warmup=0 active=2 repeat=1", step_unit=unit)
     fit(tmp_path, callback, steps=4, module=module)
     rows = tables(callback, tmp_path)["train-000001-000002"]
     assert callback.profilers["train"].step_num == 4
     for row in rows:
         assert all(float(row[f"{part}_ms"]) > 0 for part in ("data", "transfer", "forward", "backward", "optimizer"))
+        assert float(row["other_ms"]) >= 20, "the forward pass is only the calls of modules"
 
 
 # --- resume ---

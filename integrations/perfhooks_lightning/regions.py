@@ -30,7 +30,7 @@ _UNNAMED: Final = ("run_training_batch",)
 
 
 def parts_of(profiler: Profiler, _stage: str, *, own: str, module_names: bool) -> Parts:
-    """Return labels for the actions that Lightning profiles, except actions of perfhooks (prefix ``own``)."""
+    """Return labels for Lightning's actions, except those of perfhooks (prefix ``own``)."""
     modules = attrgetter("lightning_module") if module_names else None
     return Parts(profiler, {}, more=functools.partial(_Actions, own), modules=modules)
 
@@ -40,6 +40,7 @@ class _Actions:
         self._own = own
         self._parts = parts
         self._labels = parts.labels
+        self._trainer = trainer
         self._thread = threading.get_ident()
         for name, around in (("start", self._start), ("stop", self._stop), ("profile", self._profile)):
             parts.methods.wrap(trainer.profiler, name, around)
@@ -106,6 +107,8 @@ class _Actions:
     def _part(self, action: str) -> str | None:
         owner, _, hook = action.rpartition(".")
         part = _PARTS.get(hook) if owner.startswith("[") or not owner else None
+        if hook == "training_step" and not self._trainer.lightning_module.automatic_optimization:
+            part = None  # contains the step
         return None if self._labels.has(labels.VALIDATION) else part
 
 
