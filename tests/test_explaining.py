@@ -271,11 +271,13 @@ def test_options_of_the_user_prevent_a_second_window(tmp_path, options, monkeypa
 
 
 @pytest.mark.usefixtures("even_pace")
-def test_too_expensive_second_window_is_replaced_by_one_line(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(explaining, "EXPLAINING_S", 1e-6)
+@pytest.mark.parametrize(("seconds", "mb"), [(1e-6, 20), (1e3, 0.05)])
+def test_too_expensive_second_window_is_replaced_by_one_line(seconds, mb, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(explaining, "EXPLAINING_S", seconds)
     caplog.set_level("INFO", "perfhooks")
-    assert len(captures(train(tmp_path).folder)) == 1
-    assert caplog.text.count("no second window with stacks and shapes: recording one step would delay") == 1
+    assert len(captures(train(tmp_path, max_trace_mb=mb).folder)) == 1
+    limits = f"the budget of {seconds:g} s or max_trace_mb={mb:g}"
+    assert caplog.text.count(f"no second window with stacks and shapes: recording one step would exceed {limits};") == 1
 
 
 @pytest.mark.usefixtures("even_pace")

@@ -10,7 +10,7 @@ from perfhooks.core.schedule import Phase, is_enough
 from perfhooks.record.loop import labelling, stack_support
 from perfhooks.record.loop.ending import lifetime, open_ranges
 from perfhooks.record.loop.limits import explaining
-from perfhooks.record.loop.limits.budget import DEFAULT_MB, EXPLAINING_S, WAIT_S_PER_MB, Limits
+from perfhooks.record.loop.limits.budget import DEFAULT_MB, WAIT_S_PER_MB, Limits
 from perfhooks.record.loop.limits.explaining import SecondWindow
 from perfhooks.record.loop.loaders.workers import LoaderWorkers
 from perfhooks.record.loop.window import (
@@ -198,7 +198,7 @@ class Windows:
         window.shortened += planned.last - end + 1
         window.planned = planned._replace(last=end - 1)
         if end == planned.active:
-            logger.info(explaining.LEFT_OUT, words.ms(1e3 * EXPLAINING_S))
+            logger.info(explaining.LEFT_OUT, window.budget.limits.name)
         elif not (self._requests.is_unplanned or _is_explaining(window)):
             steps, limit = words.steps(planned.active, end - 1), window.budget.limits.name
             logger.warning("the window ends after %s: one more step would exceed %s", steps, limit)

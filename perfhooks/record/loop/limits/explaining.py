@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 RECORDED: Final = {"with_stack": True, "record_shapes": True}
 LEFT_OUT: Final = (
-    "no second window with stacks and shapes: recording one step would delay the training by more than %s; set "
-    "with_stack and record_shapes to record stacks and shapes anyway"
+    "no second window with stacks and shapes: recording one step would exceed %s; set with_stack and "
+    "record_shapes to record stacks and shapes anyway"
 )
 
 _BUSY: Final = (
@@ -58,4 +58,5 @@ class SecondWindow:
 
 
 def limits(of_size: Limits) -> Limits:
-    return of_size._replace(training_s=EXPLAINING_S, name=f"the budget of {EXPLAINING_S:g} s")
+    name = " or ".join(filter(None, [f"the budget of {EXPLAINING_S:g} s", of_size.name]))
+    return of_size._replace(training_s=EXPLAINING_S, name=name)
