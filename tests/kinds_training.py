@@ -308,6 +308,20 @@ def modes_in_a_step():
 
 
 @kind
+def computed_weights():
+    model = net()
+
+    def loss_of(model, x, y):
+        weights = {name: weight * 1 for name, weight in model.named_parameters()}
+        return mse_loss(torch.func.functional_call(model, weights, (x,)), y)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        results = train(model, sgd(model), loss_of)
+    return results, [str(warning.message) for warning in caught]
+
+
+@kind
 def subclass_tensors():
     calls = []
 

@@ -62,7 +62,7 @@ class _LabelState:
     last_part: str = labels.FORWARD
     is_wrapped: bool = False
     """Whether another library patched ``Module.__call__`` after perfhooks, see `_find_original`."""
-    has_function_mode: bool = False
+    notices_reads: bool = False
     changes: int = 0
     order: ModuleOrder = field(default_factory=ModuleOrder)
     loaders: LoadersRead = field(default_factory=LoadersRead)
@@ -109,7 +109,7 @@ def start(
     if _state.patches:
         return
     _state.last_part, _state.order, _state.loaders = labels.FORWARD, ModuleOrder(), LoadersRead()
-    _state.has_function_mode = False
+    _state.notices_reads = False
     _state.has_gradients = stage == "train"
     _state.part_without_gradients = labels.VALIDATION if _state.has_gradients else labels.FORWARD
     if _state.changes < _MAX_CHANGES and _find_original():
@@ -160,12 +160,12 @@ def loader() -> Loader | None:
     return _state.loaders.most
 
 
-def has_function_mode() -> bool:
-    """Whether the program used its own function mode.
+def notices_reads() -> bool:
+    """Whether torch's recorder with stacks disturbs the program, by reading gradients.
 
-    torch's recorder with stacks reads the gradients of weights through torch function modes.
+    It reads them through function modes, and warns about computed weights.
     """
-    return _state.has_function_mode
+    return _state.notices_reads
 
 
 def iterators() -> set[int]:
@@ -178,7 +178,7 @@ def describe(window: profile) -> None:
     Cuspy, torch's second recorder, writes the regions without this function.
     """
     order, _state.order = _state.order, ModuleOrder()
-    sources: dict[str, Callable[[], Any]] = {labels.PROCESSOR: _processor}
+    sources: dict[str, Callable[[], Any]] = {labels.PROCESSOR: lambda: processor(torch.get_num_threads())}
     sources |= {labels.MODULE_NAMES: order.names} if window.with_stack else {}
     if not next_recorder.is_used(window):
         sources |= {labels.GRAPH_REGIONS: _graph_regions} if _annotations() else {}
@@ -191,10 +191,6 @@ def describe(window: profile) -> None:
             if is_of_handler(error):
                 raise
             logger.debug("%s could not be written into the trace", key, exc_info=True)
-
-
-def _processor() -> str:
-    return processor(torch.get_num_threads())
 
 
 def _annotations() -> Any:
@@ -307,6 +303,7 @@ def _labelled_call(self: Module, /, *args: Any, **kwargs: Any) -> Any:
         return _call_module(self, *args, **kwargs)
     if id(self) not in _state.order.seen:
         _state.order.add(self, is_outermost=not _state.open)
+        _state.notices_reads = _state.notices_reads or _has_function_mode() or _has_computed_weights(self)
     if _state.open:
         if _is_compiled(self):
             _restore_call()
@@ -320,6 +317,16 @@ def _labelled_call(self: Module, /, *args: Any, **kwargs: Any) -> Any:
         raise
     finally:
         _end(label)
+
+
+def _has_function_mode() -> bool:
+    return any(not type(mode).__module__.startswith("torch.") for mode in _function_modes())
+
+
+def _has_computed_weights(module: Module) -> bool:
+    parameters = dict(vars(module).get("_parameters") or {}).values()
+    weights = (weight for weight in parameters if type(weight) is torch.Tensor and weight.requires_grad)
+    return any(not (weight.is_leaf or weight.retains_grad) for weight in weights)
 
 
 def _is_compiled(module: Module) -> bool:
@@ -359,8 +366,7 @@ def _part_of(module: Module) -> str:
 
 def _begin(part: str) -> _Label:
     try:
-        if not _state.has_function_mode:
-            _state.has_function_mode = any(not type(mode).__module__.startswith("torch.") for mode in _function_modes())
+        _state.notices_reads = _state.notices_reads or _has_function_mode()
         label = LabelledRange(labels.AUTOMATIC[part])
         label.__enter__()
     except Exception as error:

@@ -275,7 +275,7 @@ class Windows:
             requests.answer_recorded(
                 window.request, folder, window.first, max(window.first, window.reached - 1), window.notes
             )
-        elif labelling.has_function_mode():
+        elif labelling.notices_reads():
             self.second.leave_out()
         elif size is not None and window.partial is None and window.yield_recorder is None and self.handover.is_loud:
             is_busy = requests.has_busy_threads()
