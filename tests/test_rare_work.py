@@ -73,6 +73,17 @@ def test_period_of_long_steps_is_known_without_their_cause():
     assert found.lines[1:] == ("gae (ppo.py:25): 45 ms",)
 
 
+def test_periodic_work_counts_with_all_its_lengths():
+    """It begins with a third of its last length."""
+    walls = np.where(np.arange(960) % 16, 2.0, np.linspace(47.0, 141.0, 960))
+    (found,) = findings.of_run([], steps_of(*walls))
+    excess_ms = (walls - 2)[::16]
+    assert (
+        found.title
+        == f"One of 16 steps takes {excess_ms.mean():.3g} ms longer, {excess_ms.sum() / walls.sum():.0%} of the run."
+    )
+
+
 def test_fix_of_long_steps_without_lines_names_the_period():
     walls = [47.0 if step % 16 == 0 else 2.0 for step in range(960)]
     (found,) = findings.of_run([], steps_of(*walls))

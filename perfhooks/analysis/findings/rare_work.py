@@ -129,7 +129,7 @@ def _periodic_excess(steps: Steps, excluded: set[int], contended: set[int]) -> d
     period = _period(clear)
     if period is None:
         return {}
-    is_counted = is_long & np.isin(numbers % period, clear % period)
+    is_counted = np.isin(numbers % period, clear % period)
     return dict(zip(numbers[is_counted].tolist(), excess_ms[is_counted].tolist(), strict=True))
 
 
