@@ -646,8 +646,8 @@ VARIANTS = {
         "compiles twice": Case(made_of(starting, how="compile", at_steps=(1, 2))),
     },
     "small-collectives": {
-        "of 1 KiB": Case(taking(NCCL, 1000, pieces=20, **reducing(1024))),
-        "of unknown size": Case(taking(NCCL, 1000, pieces=20, stream=20)),
+        "of 1 KiB": Case(taking(NCCL, 900, pieces=20, **reducing(1024))),
+        "of unknown size": Case(taking(NCCL, 980, pieces=20, stream=20)),
     },
     "synchronisation": {
         "nested": Case(made_of(reading_values, nested=True)),

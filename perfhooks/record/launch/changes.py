@@ -80,11 +80,13 @@ class _AppliedChanges:
             parameters = signature.parameters
             if not set(change.arguments) <= set(parameters):
                 return
-        remaining = _NOTED_CALLS
+        remaining, is_inherited = _NOTED_CALLS, name not in vars(owner)
 
         @functools.wraps(function)
         def changed(*args: Any, **kwargs: Any) -> Any:
             nonlocal remaining
+            if is_compiling() and is_inherited:  # torch 2.4 does not compile methods in C without an instance
+                return getattr(super(owner, args[0]), name)(*args[1:], **kwargs)
             if is_compiling() or threading.get_ident() != self._main:
                 return function(*args, **kwargs)
             bound = signature.bind(*args, **kwargs) if parameters else None
