@@ -436,6 +436,7 @@ def test_summary_is_a_box_on_a_terminal_and_plain_in_a_pipe(golden):
 
 
 BUSY = "  warning: this job waited for a CPU 70% of the time, so times are too high"
+ROUGH = "  warning: Profiled steps took 2.4 times as long as others, so the shares of parts are only rough."
 MADE = {
     "headline": "steps 20-22: 30 ms, 60% backward, 40% forward",
     "usual": {"wall_ms": 30.0, "backward_ms": 18.0, "forward_ms": 12.0},
@@ -449,7 +450,7 @@ MADE = {
     [
         ({"state": "spooled"}, ["perfhooks: step 12.5 ms"]),
         ({"state": "spooled", "circumstances": Circumstances(queued=0.7)}, ["perfhooks: step 12.5 ms", BUSY]),
-        (MADE, ["perfhooks: step 12.5 ms (profiled steps 20-22: 30 ms)", "  backward 60%, forward 40%"]),
+        (MADE, ["perfhooks: step 12.5 ms (profiled steps 20-22: 30 ms)", "  backward 60%, forward 40%", ROUGH]),
     ],
 )
 def test_run_with_a_late_report_has_its_step_time(facts, lines, tmp_path):

@@ -20,6 +20,7 @@ from perfhooks.report.page.run_summary import (
     main_loop,
     profiled_ms,
     read_summary,
+    rough,
     shares_of_step,
     untypical,
 )
@@ -116,7 +117,8 @@ def _of_timeline(run: FinishedRun) -> RunSummary | None:
                 summary.profiled_steps, summary.profiled_ms = capture.usual_steps, profiled_ms(capture.usual)
                 beside = loops[loop].beside(capture.first, capture.end)
                 summary.parts = shares_of_step(summary, capture.usual, beside or typical)
-                summary.warning = next(untypical(beside), summary.warning)
+                warnings = (*untypical(beside), *filter(None, [summary.warning]), *rough(summary))
+                summary.warning = next(iter(warnings), None)
         return summary
     part = next((capture for capture in captures if capture.is_part), None)
     if part is not None:

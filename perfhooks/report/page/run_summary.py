@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from perfhooks.core import labels, words
+from perfhooks.run.capture import LARGE
 from perfhooks.run.layout import PAGE_DATA
 from perfhooks.run.reading import read_json
 from perfhooks.run.timeline import in_timeline
@@ -154,7 +155,7 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
         for row in rows
         if not row.get("doubts_others") and row.get("rule") != findings.OVERHEAD
     ][:3]
-    warnings = (*untypical(beside), *_warnings(summary, details, rank, rows))
+    warnings = (*untypical(beside), *_warnings(summary, details, rank, rows), *rough(summary))
     summary.warning = next(iter(warnings), None)
     return summary
 
@@ -162,6 +163,13 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
 def untypical(beside: Counted | None) -> Iterator[str]:
     if beside is not None and beside.median_ms is not None:
         yield f"Parts and findings describe the profiled steps and steps next to them ({words.ms(beside.median_ms)})."
+
+
+def rough(summary: RunSummary) -> Iterator[str]:
+    if summary.parts and summary.step_ms and summary.profiled_ms and not summary.is_profiled:
+        slowdown = summary.profiled_ms / summary.step_ms
+        if slowdown >= LARGE:
+            yield f"Profiled steps took {slowdown:.1f} times as long as others, so the shares of parts are only rough."
 
 
 def main_loop(profiled_stages: Sequence[str], steps: Mapping[str, Steps]) -> str:
