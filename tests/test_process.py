@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from perfhooks.core import clocks
+
 PACKAGE = Path(__file__).parents[1] / "perfhooks"
 
 ORDER = """
@@ -79,3 +81,11 @@ def test_interpreter_without_forks_works(monkeypatch):
 
     monkeypatch.delattr(os, "register_at_fork")
     process.around_forks(lambda: None, lambda: None)
+
+
+def test_sleep_is_that_of_the_program(monkeypatch):
+    """gevent replaces it, to let its other threads run meanwhile."""
+    naps = []
+    monkeypatch.setattr("time.sleep", naps.append)
+    clocks.time.sleep(5)
+    assert naps == [5]

@@ -17,6 +17,11 @@ else:
     time = importlib.util.module_from_spec(first.__spec__)
     first.__spec__.loader.exec_module(time)
 
+    def _sleep(seconds: float) -> None:
+        first.sleep(seconds)  # maybe that of gevent, which lets other threads run
+
+    time.sleep = _sleep
+
 __all__ = ["time"]
 
 if hasattr(os, "fork"):
