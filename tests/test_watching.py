@@ -687,7 +687,7 @@ def test_run_queue_wait_is_since_the_previous_window(monkeypatch):
     monkeypatch.setattr(counters.time, "monotonic_ns", lambda: next(now))
     monkeypatch.setattr(counters, "clock_s", lambda: 100.0)
     monkeypatch.setattr(counters, "born_s", lambda _: 60.0)
-    monkeypatch.setattr(time, "time", lambda: 0.0)  # the system clock may be changed
+    monkeypatch.setattr(counters.time, "time", lambda: 0.0)  # the system clock may be changed
     monkeypatch.setattr(counters.CountedThread, "waited_ns", lambda _: next(waited))
     queueing = counters.Queueing()
     assert [queueing.since_last() for _ in range(3)] == pytest.approx([0.25, 0.25, 0.0], abs=0.01)
