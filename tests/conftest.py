@@ -18,6 +18,7 @@ import levels
 import pace
 import pytest
 import twins
+import typer.testing
 import warm
 
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, database=None, max_examples=200)
@@ -28,6 +29,9 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 # several tests share the machine, and threads that wait for each other's part of a product burn what the others need:
 # an example took 14 seconds of a processor with two, and 8 with one
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# all verbs with their options are made from the signatures only once, and not for each command
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 # else each program that a test starts compiles all modules of perfhooks again, for 0.4 s
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -528,6 +528,7 @@ def test_only_one_pending_call_exists_at_a_time():
     subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_cpu_time_of_perfhooks_threads_is_not_that_of_python_calls():
     """While a step waits for a minute, they use as much as 50,000 calls."""
     seen, others, is_over = WindowBudget(Limits(), {"with_stack": True}), [], threading.Event()
@@ -599,6 +600,7 @@ def test_cpu_time_is_without_a_fork_at_each_moment_of_it(monkeypatch):
     assert forks.without(-1, clock) == 100
 
 
+@pytest.mark.slow
 def test_wait_in_a_garbage_collection_is_no_cpu_time():
     class Waiting:
         def __init__(self):

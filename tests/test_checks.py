@@ -139,6 +139,7 @@ CASES = {
 """What is unusual in a trace: its events, and metadata if there is any."""
 
 
+@pytest.mark.slow
 def test_doubts_about_unusual_traces_are_exact(golden, tmp_path):
     texts = []
     for title, case in CASES.items():

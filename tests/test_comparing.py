@@ -609,6 +609,7 @@ COMMANDS = (
 )
 
 
+@pytest.mark.slow
 def test_commands_differ_by_arguments_except_output_paths(tmp_path, golden):
     lines = []
     for number, pair in enumerate(COMMANDS):

@@ -108,11 +108,13 @@ def test_twelve_percent_more_are_found_in_all(noise, runs):
     assert found.count("slower") >= 0.99 * len(found)
 
 
+@pytest.mark.slow
 def test_five_runs_per_side_detect_twelve_percent():
     found = outcomes("from process to process", 5, 1.12)
     assert found.count("slower") >= 0.95 * len(found)
 
 
+@pytest.mark.slow
 def test_enough_equal_runs_are_the_same():
     assert outcomes("independent", 5).count("same") > 90
 
@@ -287,6 +289,7 @@ def open_question(ratio, error, steps=100):
     return verdict(*([Level(typical=each, mean=each, whole=each, steps=steps)] * 30 for each in sides))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", [1, 2, 3])
 @pytest.mark.parametrize("factor", [1.06, 1.09])
 def test_suggested_runs_decide_in_most_cases(runs, factor):
@@ -342,6 +345,7 @@ def outcomes_of_processes(spread, factor, runs, pairs=400):
     return {outcome: found.count(outcome) / pairs for outcome in ("slower", "faster", "same", "undecided")}
 
 
+@pytest.mark.slow
 def test_two_equal_runs_a_side_are_the_same():
     """Also if processes differ by 1%: that was so in 60 of 100 pairs."""
     assert outcomes_of_processes(0.005, 1.0, 2)["same"] > 0.98

@@ -138,6 +138,7 @@ def test_compilations_before_a_reset_are_not_reported(tmp_path):
     assert [graph.function.rpartition(": ")[2] for graph in capture.compilation.graphs] == ["clean"]
 
 
+@pytest.mark.slow
 def test_backward_pass_belongs_to_the_graph_with_its_number():
     """torch accounts for it when it is compiled, later and without the name of a function."""
 

@@ -137,6 +137,7 @@ def test_used_phrases_exist():
         assert {name for call in calls([tree], "text") if call.args for name in constants(call.args[0])} <= known
 
 
+@pytest.mark.slow
 def test_shared_texts_are_used():
     sources = [ast.parse(path.read_text(encoding="utf-8")) for path in FOLDER.glob("*.py")]
     named = {text for tree in sources for text in constants(tree)}

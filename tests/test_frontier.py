@@ -18,6 +18,7 @@ TIMES = arrays.arrays(
 )
 
 
+@pytest.mark.slow
 @given(TIMES)
 def test_exposed_times_equal_a_simple_computation(times):
     ranks, stages, steps = times.shape

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from perfhooks.trace.nesting import grouping
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0, 1, 10**6]), st.integers(-5, 2**61)), max_size=20))
 def test_rows_are_grouped_in_the_order_of_their_first_rows(rows):
     """Whatever the keys are, near to each other or far apart."""

@@ -126,6 +126,7 @@ CAPTURES = {
 }
 
 
+@pytest.mark.slow
 def test_lines_of_windows_equal_the_golden_file(tmp_path, golden):
     """Of traces, of tables, and with what is known of unprofiled steps."""
     lines = []

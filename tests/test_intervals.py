@@ -38,6 +38,7 @@ def test_set_algebra_is_that_of_sets_of_points(a, b):
     assert members(intervals.joined(make(a), make(b))) == points(a) | points(b)
 
 
+@pytest.mark.slow
 @given(spans, st.integers(-30, 70), st.integers(-30, 70))
 def test_clipping_keeps_the_points_inside(a, start, end):
     expected = {moment for moment in points(a) if start <= moment < end}
@@ -68,6 +69,7 @@ def test_touching_intervals_are_joined(size):
     assert intervals.union(edges, edges + 1).tolist() == [[0, size]]
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(-50, 50), max_size=40), st.data())
 def test_maxima_of_ranges_equal_a_simple_computation(values, data):
     place = st.integers(0, len(values))
@@ -76,6 +78,7 @@ def test_maxima_of_ranges_equal_a_simple_computation(values, data):
     assert found.tolist() == [max(values[first:last], default=0) for first, last in pairs.tolist()]
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.integers(-5, 20), max_size=8), min_size=1, max_size=4))
 def test_distinct_values_of_all_arrays_are_sorted(lists):
     found = intervals.distinct(*(np.array(each, np.int64) for each in lists))

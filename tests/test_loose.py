@@ -176,6 +176,7 @@ def test_ranks_of_one_job_without_a_run_have_a_report(call, traces, tmp_path):
     assert '"wait_ms"' in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "reason"),
     [

@@ -411,6 +411,7 @@ def test_processes_and_lanes_keep_names_and_ranks(dialect, tmp_path):
         perfhooks.trace.read(tmp_path / "merged.json")
 
 
+@pytest.mark.slow
 def test_traces_without_a_rank_are_not_merged_silently(tmp_path):
     """Beside those of ranks each is named; alone they are refused."""
     for name in ("a.json", "b.json"):

@@ -189,6 +189,7 @@ def test_folders_have_few_modules():
     assert {name: count for name, count in crowded.items() if count > MOST_MODULES} == {}
 
 
+@pytest.mark.slow
 def test_no_module_of_the_core_imports_an_integration():
     """But the launcher, which hands a training over to the face of its framework."""
     others = [path for path in MODULES if path.parts[:2] != ("record", "launch")]

@@ -89,6 +89,7 @@ def stragglers(folder):
     return [row for row in found_in(folder) if row["rule"] == "straggler"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queue", [False, True])
 @pytest.mark.parametrize(("ranks", "slow"), [(2, 0), (4, 3), (8, 5)])
 def test_rank_that_computes_longer_is_the_straggler(tmp_path, ranks, slow, queue):
@@ -99,6 +100,7 @@ def test_rank_that_computes_longer_is_the_straggler(tmp_path, ranks, slow, queue
     assert row["title"].startswith(f"Rank {slow} computes longer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queue", [False, True])
 @pytest.mark.parametrize(("ranks", "slow"), [(4, 1), (8, 7)])
 def test_rank_with_a_slow_host_is_not_accused_of_its_data(tmp_path, ranks, slow, queue):

@@ -383,6 +383,7 @@ def test_terminal_cells_are_words_or_short_numbers():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_report_limits_the_rows_of_its_tables(run, tmp_path):
     """240 steps, 80 operators and 40 lines of what came before the first step, those that cost most."""
     events = [step_mark(place, 1000 * place, 1000 * place + 1000) for place in range(300)]

@@ -220,6 +220,7 @@ def test_forked_child_restarts_the_detection(heard):
     assert [each.step_num for each in begun] == [6], "the parent goes on as before"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_begun", [False, True])
 def test_disabled_detection_leaves_a_note_without_a_recording(heard, tmp_path, caplog, monkeypatch, is_begun):
     monkeypatch.setattr(logger, "handlers", [caplog.handler])  # the first detector keeps its lines from other loggers

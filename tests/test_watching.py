@@ -947,6 +947,7 @@ def test_loop_ends_after_the_watcher_has_written_its_last_status(tmp_path, monke
     assert not json.loads((tmp_path / "r/rank0.status.json").read_bytes())["loop"]["is_running"]
 
 
+@pytest.mark.slow
 def test_folder_is_checked_at_the_poll_interval(tmp_path, monkeypatch):
     """Sixty times, which at the usual once a second take longer than this waits."""
     looks = []
@@ -1028,6 +1029,7 @@ def test_process_with_a_watched_loop_ends_with_its_program(run_script):
     assert run_script(ENDS, is_whole=True).returncode == 0
 
 
+@pytest.mark.slow
 def test_deleted_folder_and_tracer_change_nothing(tmp_path, caplog):
     import shutil
 
