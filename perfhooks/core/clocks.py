@@ -1,4 +1,4 @@
-"""A second instance of Python's module ``time``: programs replace functions of the first, for example with freezegun.
+"""A second instance of Python's module ``time``: programs may replace functions of the first (freezegun).
 
 time-machine replaces the system clock in both.
 """

@@ -39,7 +39,7 @@ _LOCATIONS: Final = (
         r"(?:, in (?:(?:<built-in \w+ |.+: )(?P<called>\w+))?.*)?"
     ),
 )
-"""For example ``load (my train.py:20)``, ``my train.py(20): load``, or ``my train.py: main, in json.py(9): dump``."""
+"""For example ``load (my train.py:20)`` or ``my train.py: main, in json.py(9): dump``."""
 _BY_SHAPES: Final = ("float64-products", "kernels-below-limit")
 """Rules that need shapes or types, so only a window with shapes has their findings."""
 _REQUESTS: Final = ("record-shapes", "record-stacks")
@@ -225,7 +225,7 @@ class SourceLocation(NamedTuple):
     called: str | None = None
 
     def __str__(self) -> str:
-        """Return for example ``load, train.py:20``, or ``dump in main, train.py``."""
+        """Return for example ``dump in main, train.py``."""
         place = self.file if self.line is None else f"{self.file}:{self.line}"
         location = ", ".join(filter(None, [self.function, place]))
         return f"{self.called} in {location}" if self.called and self.line is None else location

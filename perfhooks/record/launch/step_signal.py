@@ -1,4 +1,4 @@
-"""Step detection under ``perfhooks run``: the current detector decides which events of the training end a step."""
+"""Step detection under ``perfhooks run``: the current detector decides which events end a step."""
 
 from __future__ import annotations
 

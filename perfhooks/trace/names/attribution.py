@@ -99,7 +99,7 @@ def open_at_start(trace: Trace) -> frozenset[int]:
 
 @cached_per_trace
 def called_from_open(trace: Trace, owners: Owners = ()) -> dict[int, str | None]:
-    """Return the frames that open functions of the user call, and their texts (see `lines`)."""
+    """Return the frames that open functions of the user call, with their texts."""
     frames, numbers = trace.rows(Kind.PYTHON), trace.name[trace.rows(Kind.PYTHON)]
     users = frames[names_of(trace, PREFERENCE[0], owners)[numbers]]
     callers = users[np.isin(users, np.fromiter(open_at_start(trace), np.int64))]
