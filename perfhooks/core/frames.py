@@ -47,7 +47,7 @@ def is_ours(file: str) -> bool:
 
 
 def display_path(file: str) -> str:
-    """Shorten like torch's recorder."""
+    """Return the path as torch's recorder shows it."""
     here = working_directory()
     folders = sorted((f"{Path(here, entry)}{os.sep}" for entry in sys.path if isinstance(entry, str)), reverse=True)
     return file.removeprefix(next(filter(file.startswith, folders), ""))

@@ -1,4 +1,4 @@
-"""What ``perfhooks run`` records in a process: its first steps, then windows by the answers of step detectors."""
+"""Recordings of ``perfhooks run``: first steps, then windows by the answers of step detectors."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Recordings:
         self._subscribe()
 
     def _end_before_window(self, step: int) -> None:
-        """torch may crash if a recording ends and another starts in one step."""
+        """End the start-up recording a step before a window: torch may crash if both share a step."""
         schedule = None if self.request.schedule is None else Schedule.of(self.request.schedule)
         window = None if schedule is None else schedule.next_window(step + 1)
         if window is not None and window.first == window.active == step + 1:
@@ -227,8 +227,6 @@ class Recordings:
             self.startup.wait()
 
     def finish(self) -> None:
-        if type(self.events.detector) is InactiveDetector:
-            return
         error = process.last_error()
         cause = "" if error is None else cause_of(error)
         with self._keep_lock:

@@ -64,7 +64,7 @@ class StepSignal(Recordings):
         self._late_updates: deque[weakref.ref[Any]] = deque(maxlen=100_000)  # threads only fill it
 
     def finish(self) -> None:
-        if not self._is_helper():
+        if type(self.events.detector) is not InactiveDetector and not self._is_helper():
             super().finish()
 
     def hook(self) -> Callable[[Any, Any, Any], None]:

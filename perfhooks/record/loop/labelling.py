@@ -161,9 +161,9 @@ def loader() -> Loader | None:
 
 
 def notices_reads() -> bool:
-    """Whether torch's recorder with stacks disturbs the program, by reading gradients.
+    """Whether torch's recorder with stacks disturbs the program.
 
-    It reads them through function modes, and warns about computed weights.
+    It reads gradients through function modes, and warns about computed weights.
     """
     return _state.notices_reads
 
@@ -303,7 +303,7 @@ def _labelled_call(self: Module, /, *args: Any, **kwargs: Any) -> Any:
         return _call_module(self, *args, **kwargs)
     if id(self) not in _state.order.seen:
         _state.order.add(self, is_outermost=not _state.open)
-        _state.notices_reads = _state.notices_reads or _has_function_mode() or _has_computed_weights(self)
+        _state.notices_reads = _state.notices_reads or _has_computed_weights(self)
     if _state.open:
         if _is_compiled(self):
             _restore_call()
