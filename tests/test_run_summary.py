@@ -112,6 +112,12 @@ SUMMARIES = {
     # the median may be that of a rarer kind
     "three kinds of steps": (report(), {"train": timeline(KINDS)}),
     "batches": (report() | {"run": {"steps_by": {"what": "batches"}}}, {"train": timeline([2.0] * 30)}),
+    "several updates per step": (
+        report(MEAN) | {"run": {"steps_by": {"what": "optimizer", "fetches": 0.0, "updates": 5.98}}}, HUNDRED,
+    ),
+    "several batches per profiled step": (
+        report(MEAN) | {"run": {"steps_by": {"what": "loader", "fetches": 130.4, "updates": 1.0}}}, {},
+    ),
     "profiled steps only": (report(MEAN), {}),
     "a short program": (report(), {"train": timeline([5000, 210, 200])}),
     "a part of a step": (report(MEAN, is_part=True), {}),

@@ -9,6 +9,7 @@ import msgspec
 from perfhooks.core import labels, words
 from perfhooks.run.capture import LARGE
 from perfhooks.run.layout import PAGE_DATA
+from perfhooks.run.manifest import StepsBy
 from perfhooks.run.reading import read_json
 from perfhooks.run.timeline import in_timeline
 from perfhooks.trace.nesting.intervals import MOST
@@ -26,6 +27,8 @@ DEVICE_BUSY: Final = "device busy"
 _RARE: Final = (labels.VALIDATION, labels.CHECKPOINT)
 _LEAST_SHARE: Final = 0.01
 _LEAST_LOCATED: Final = 0.1
+_SEVERAL: Final = 1.5
+"""Minimum mean number of batches or updates per step for the number to be shown."""
 _PART_OF_PHRASE: Final = {phrase: part for part, phrase in labels.PHRASES.items()}
 
 
@@ -58,6 +61,8 @@ class RunSummary(_Strict):
 
     unit: str = "step"
     """Noun for a step: ``step``, ``batch``, ``call``, ``backward pass``, or ``recording``."""
+    contains: str = ""
+    """Batches and updates per step, if several: ``4 batches, 2 updates``."""
     step_ms: float | None = None
     """Median unprofiled step of the most common kind, in ms."""
     steps: str = ""
@@ -87,10 +92,9 @@ class RunSummary(_Strict):
         """Return for example ``step 277 ms (profiled steps 3-5: 441 ms)``."""
         if self.step_ms is None:
             return f"{self.profiled_steps} was recorded" if self.profiled_steps.startswith("a part") else ""
-        if self.is_profiled:
-            return f"{self.unit} {words.ms(self.step_ms)} ({self.steps})"
         profiled = f"profiled {self.profiled_steps}: {words.ms(self.profiled_ms)}" if self.profiled_ms else ""
-        return f"{self.unit} {words.ms(self.step_ms)}" + (f" ({profiled})" if profiled else "")
+        details = "; ".join(filter(None, [self.contains, self.steps if self.is_profiled else profiled]))
+        return f"{self.unit} {words.ms(self.step_ms)}" + (f" ({details})" if details else "")
 
 
 class _Stored(msgspec.Struct):
@@ -118,6 +122,15 @@ def _read(folder: Path) -> _Stored:
     return read_json(folder / PAGE_DATA, _Stored, "the data of a report")
 
 
+def of_steps(steps_by: StepsBy | None) -> RunSummary:
+    """Return a summary that describes only the kind of its steps."""
+    if steps_by is None:
+        return RunSummary()
+    counts = ((steps_by.fetches, "batch", "batches"), (steps_by.updates, "update", "updates"))
+    several = (words.count(round(mean, 1), *nouns) for mean, *nouns in counts if mean and mean >= _SEVERAL)
+    return RunSummary(unit=UNITS.get(steps_by.what, "step"), contains=", ".join(several))
+
+
 def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary:
     from perfhooks.analysis import findings
 
@@ -126,10 +139,9 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
     window = _shown(windows, loop)
     details: Mapping[str, Any] = next(iter(window.get("details", {}).values()), {})
     rank: Mapping[str, Any] = next(iter(window.get("ranks", ())), {})
-    summary = RunSummary(
-        window=window.get("name", ""),
-        unit=UNITS.get((data.get("run", {}).get("steps_by") or {}).get("what", ""), "step"),
-    )
+    steps_by = msgspec.convert(data.get("run", {}).get("steps_by"), StepsBy | None)
+    summary = of_steps(steps_by)
+    summary.window = window.get("name", "")
     typical = steps[loop].typical() if loop in steps else None
     if typical is not None and typical.median_ms is not None:
         summary.step_ms = typical.median_ms
