@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 import typing
+from collections import Counter
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from unittest import mock
@@ -733,4 +734,47 @@ def test_tracebacks_of_the_program_contain_no_perfhooks_frames(launch, tmp_path)
     (tmp_path / "fails.py").write_text(TRACEBACKS)
     done = launch(*WORDS, "fails.py")
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    assert windows(tmp_path) == ["train-000005-000008"]
+
+
+WARNINGS = """
+import warnings, torch, transformers.trainer
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 80
+    def __getitem__(self, index):
+        if index % 4 == 0: warnings.warn("slow item", stacklevel=6)
+        return torch.ones(4)
+
+class Model(torch.nn.Linear):
+    def forward(self, batch):
+        warnings.warn("old call", stacklevel=4)
+        return super().forward(batch)
+
+model = Model(4, 4)
+model.register_full_backward_hook(lambda *_: None)  # torch warns, because no input requires gradients
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+import torch._dynamo
+for batch in torch.utils.data.DataLoader(Data(), batch_size=4):
+    loss = model(batch).sum()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_warnings_of_the_program_name_the_lines_of_the_program(tmp_path):
+    """Also while a window records. ``stacklevel`` counts frames, and would count those of perfhooks."""
+    (tmp_path / "warns.py").write_text(WARNINGS)
+    (tmp_path / "transformers").mkdir()
+    watched = "import warnings\nwarnings.warn('old module', stacklevel=2)\nclass Trainer:\n    pass\n"
+    (tmp_path / "transformers/trainer.py").write_text(watched)
+    plain, ours = (
+        done(tmp_path, *python, "warns.py", env={"PYTHONWARNINGS": "always"}) for python in ([sys.executable], RUN)
+    )
+    assert ours[:2] == plain[:2] == (0, "")
+    said, expected = (
+        Counter(line for line in text.splitlines() if "Warning: " in line) for text in (ours[2], plain[2])
+    )
+    assert said == expected
+    assert sum("Full backward hook" in line for line in expected.elements()) == 20
     assert windows(tmp_path) == ["train-000005-000008"]

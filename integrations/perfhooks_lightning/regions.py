@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks.adapters import Parts, labels
+from perfhooks.adapters import Parts, hide_from_warnings, labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,6 +52,7 @@ class _Actions:
 
     def _start(self, start: Callable[[str], None]) -> Callable[[str], None]:
         @functools.wraps(start)
+        @hide_from_warnings
         def labelled(action_name: str) -> None:
             start(action_name)
             self._enter(action_name)
@@ -60,6 +61,7 @@ class _Actions:
 
     def _stop(self, stop: Callable[[str], None]) -> Callable[[str], None]:
         @functools.wraps(stop)
+        @hide_from_warnings
         def labelled(action_name: str) -> None:
             self._leave(action_name)
             stop(action_name)
@@ -69,6 +71,7 @@ class _Actions:
     def _profile(self, profile: Callable[[str], Any]) -> Callable[[str], Any]:
         @contextmanager
         @functools.wraps(profile)
+        @hide_from_warnings
         def labelled(action_name: str) -> Iterator[Any]:
             with profile(action_name) as value:
                 # Lightning's profilers call start and stop here; other profilers may not
@@ -115,6 +118,7 @@ class _Actions:
 def _before(act: Callable[[str], None], hook: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(hook)
+    @hide_from_warnings
     def labelled(*args: Any, **kwargs: Any) -> None:
         act(labels.BACKWARD)
         hook(*args, **kwargs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks.adapters import WrappedMethods, hide_frames
+from perfhooks.adapters import WrappedMethods, hide_frames, hide_from_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +30,7 @@ class Loops:
 
     def _watched(self, stage: str, run: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(run)
+        @hide_from_warnings
         def watched(*args: Any, **kwargs: Any) -> Any:
             self._depth += 1
             try:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mmengine.model import is_model_wrapper
 
-from perfhooks.adapters import Parts, hide_frames, labels
+from perfhooks.adapters import Parts, hide_frames, hide_from_warnings, labels
 from perfhooks_mmengine.updates import optim_wrappers
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def _around_hooks(parts: Parts, before_data: tuple[str, ...], call_hook: Callabl
     """Interrupt the label of the wait for data while other hooks run."""
 
     @functools.wraps(call_hook)
+    @hide_from_warnings
     def labelled(fn_name: str, **arguments: Any) -> None:
         parts.end(labels.DATA)
         try:
@@ -61,6 +62,7 @@ def _around_hooks(parts: Parts, before_data: tuple[str, ...], call_hook: Callabl
 def _around_forward(parts: Parts, optim_context: Callable[..., Any]) -> Callable[..., Any]:
     @contextmanager
     @functools.wraps(optim_context)
+    @hide_from_warnings
     def labelled(*args: Any, **kwargs: Any) -> Iterator[Any]:
         with parts.part(labels.FORWARD), optim_context(*args, **kwargs) as value:
             yield value

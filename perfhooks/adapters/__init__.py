@@ -15,6 +15,7 @@ from perfhooks.adapters.stages import SCHEDULE, Labels, Stage, Stages, schedules
 from perfhooks.adapters.wrapped_methods import WrappedMethods
 from perfhooks.core import labels
 from perfhooks.core.errors import OnError
+from perfhooks.core.frames import hide_from_warnings
 from perfhooks.core.guard import cause_of, guard, hide_frames, logger
 from perfhooks.core.options import with_options
 from perfhooks.record.loop.handover import HandlerLike
@@ -41,6 +42,7 @@ __all__ = [
     "folder_in",
     "guard",
     "hide_frames",
+    "hide_from_warnings",
     "labels",
     "last_step",
     "logger",

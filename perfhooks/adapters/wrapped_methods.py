@@ -3,6 +3,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from perfhooks.core.frames import hide_from_warnings
 from perfhooks.core.guard import hide_frames
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class WrappedMethods:
 
         def make(method: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(method)
+            @hide_from_warnings
             def inside(*args: Any, **kwargs: Any) -> Any:
                 try:
                     with around():

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from perfhooks.core.process import working_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+
+    _Wrapper = TypeVar("_Wrapper", bound=Callable[..., object])
 
 COMPILES: Final = re.compile(r"/torch/_dynamo/convert_frame\.py$|/torch/_inductor/compile_fx\.py$|/triton/compiler/")
 """Files that are on the stack only during a compilation. Other files of ``torch.compile`` are also on the stack of
@@ -35,6 +42,7 @@ HANDS_OVER: Final = re.compile(r": (?:put|_feed|reduce_\w+)$")
 """Frames of a loader worker that sends a batch to the training."""
 COLLATES: Final = re.compile(r"/collate\.py\(\d+\): |: \w*collate\w*$")
 
+_AS_IMPORTLIB: Final = "<importlib._bootstrap>"
 _HERE: Final = f"{Path(__file__).parents[1]}{os.sep}"
 
 
@@ -43,7 +51,22 @@ def is_torch(file: str) -> bool:
 
 
 def is_ours(file: str) -> bool:
-    return file.startswith(_HERE) or "/perfhooks_" in file
+    return file.removeprefix(_AS_IMPORTLIB).startswith(_HERE) or "/perfhooks_" in file
+
+
+def hide_from_warnings(wrapper: _Wrapper) -> _Wrapper:
+    """Exclude a wrapper from the ``stacklevel`` of warnings, which else names a file of perfhooks.
+
+    ``warnings`` does not count frames of importlib (``is_internal_filename`` in CPython's ``_warnings.c``).
+    """
+    function: Any = wrapper
+    function.__code__ = _renamed(function.__code__)
+    return wrapper
+
+
+@functools.cache
+def _renamed(code: CodeType) -> CodeType:
+    return code.replace(co_filename=f"{_AS_IMPORTLIB}{code.co_filename}")
 
 
 def display_path(file: str) -> str:

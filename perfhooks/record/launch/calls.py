@@ -18,6 +18,7 @@ from torch._C import DisableTorchFunction
 from torch.compiler import is_compiling
 from torch.nn import Module
 
+from perfhooks.core.frames import hide_from_warnings
 from perfhooks.core.guard import hide_frames
 from perfhooks.run.installation import line_of_user, lines_here
 from perfhooks.run.timeline import clock
@@ -108,6 +109,7 @@ def _replace(owner: Any, name: str, current: Any, replacement: Any) -> None:
         setattr(owner, name, replacement)
 
 
+@hide_from_warnings
 def _wrapped_call(self: Module, /, *args: Any, **kwargs: Any) -> Any:  # torch's recorder of stacks reads "self"
     # check this first: torch.compile guards each value read before it
     if is_compiling() or not _remaining or threading.get_ident() != _main:
@@ -134,6 +136,7 @@ def _count_call() -> None:
 
 
 @functools.wraps(_backward)
+@hide_from_warnings
 def _wrapped_backward(outputs: Any, *options: Any, **named: Any) -> Any:
     began = clock()
     try:
@@ -152,6 +155,7 @@ def _wrapped_backward(outputs: Any, *options: Any, **named: Any) -> Any:
 
 
 @functools.wraps(_save)
+@hide_from_warnings
 def _wrapped_save(*args: Any, **kwargs: Any) -> Any:
     began = clock()
     result = _save(*args, **kwargs)

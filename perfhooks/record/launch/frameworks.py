@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from perfhooks.core import process
+from perfhooks.core.frames import hide_from_warnings
 from perfhooks.core.guard import enable_console_log, guard, hide_frames
 from perfhooks.record.launch import loader_trials, loaders, step_signal
 from perfhooks.record.launch.command_line import Request
@@ -68,6 +69,7 @@ def _after_init(kind: Any, act: Callable[[Any], None]) -> None:
     init = kind.__init__
 
     @functools.wraps(init)
+    @hide_from_warnings
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
             init(self, *args, **kwargs)

@@ -6,6 +6,7 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
+from perfhooks.core.frames import hide_from_warnings
 from perfhooks.core.guard import hide_frames
 from perfhooks.run.installation import lines_here
 from perfhooks.run.timeline import clock
@@ -61,6 +62,7 @@ def _passes(iterator: Any, parallel: Any, events: Events) -> list[tuple[Any, str
         vars(self)["perfhooks_pass"] = _Pass(events, since)  # a reused iterator may hold an older pass
 
     @functools.wraps(make)
+    @hide_from_warnings
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         begin_pass(self)
         _call(make, self, *args, **kwargs)
@@ -68,6 +70,7 @@ def _passes(iterator: Any, parallel: Any, events: Events) -> list[tuple[Any, str
             events.pulse.arrive(clock())
 
     @functools.wraps(reset)
+    @hide_from_warnings
     def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:
             begin_pass(self)
@@ -76,6 +79,7 @@ def _passes(iterator: Any, parallel: Any, events: Events) -> list[tuple[Any, str
             events.pulse.arrive(clock())
 
     @functools.wraps(reset_parallel)
+    @hide_from_warnings
     def _reset_parallel(self: Any, *args: Any, **kwargs: Any) -> None:
         _call(reset_parallel, self, *args, **kwargs)
         events.pulse.arrive(clock())
@@ -87,6 +91,7 @@ def _fetching(fetch: Callable[[Any], Any], signal: StepSignal) -> Callable[[Any]
     events = signal.events
 
     @functools.wraps(fetch)
+    @hide_from_warnings
     def __next__(self: Any) -> Any:
         events.fetches += 1
         if events.armed or events.fetches >= events.due:
@@ -107,6 +112,7 @@ def _fetching(fetch: Callable[[Any], Any], signal: StepSignal) -> Callable[[Any]
     return __next__
 
 
+@hide_from_warnings
 def _call(function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
     try:
         function(*args, **kwargs)

@@ -21,6 +21,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.nn import Module
 
 from perfhooks.core import labels
+from perfhooks.core.frames import hide_from_warnings
 from perfhooks.core.guard import hide_frames, logger
 from perfhooks.core.handlers import is_of_handler
 from perfhooks.record.loop import next_recorder
@@ -243,6 +244,7 @@ def _labelling(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
     begin, end = _uncompiled(_begin), _uncompiled(_end)
 
     @functools.wraps(function)
+    @hide_from_warnings
     def labelled(*args: Any, **kwargs: Any) -> Any:
         if is_compiling() or (_state.open and part != labels.BACKWARD) or get_ident() != _state.thread:
             return function(*args, **kwargs)
@@ -256,12 +258,15 @@ def _labelling(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             end(label)
 
-    return _uncompiled(labelled, recursive=False)
+    # torch.compiler.disable would add a frame, which warnings count
+    getattr(sys.modules.get("torch._dynamo.decorators"), "skip", id)(labelled)
+    return labelled
 
 
 def _escaping(range_: type[record_function]) -> Callable[..., None]:
     begin = range_.__init__
 
+    @hide_from_warnings
     def escaping(self: record_function, name: str, args: str | None = None) -> None:
         begin(self, labels.escaped(name) if isinstance(name, str) else name, args)
 
@@ -270,6 +275,7 @@ def _escaping(range_: type[record_function]) -> Callable[..., None]:
 
 def _noting_reads(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(fetch)
+    @hide_from_warnings
     def noted(self: Any) -> Any:
         is_noted = id(self) in _state.loaders.of_step or get_ident() != _state.thread
         if not is_noted and (torch.is_grad_enabled() or not _state.has_gradients):
@@ -284,13 +290,14 @@ def _noting_reads(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return noted
 
 
-def _uncompiled(function: Callable[..., Any], *, recursive: bool = True) -> Callable[..., Any]:
+def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
     if "torch._dynamo" not in sys.modules:  # the check itself would import it, which takes a second
         return function
-    disabled: Callable[..., Any] = torch.compiler.disable(function, recursive=recursive)
+    disabled: Callable[..., Any] = torch.compiler.disable(function)
     return disabled
 
 
+@hide_from_warnings
 def _labelled_call(self: Module, /, *args: Any, **kwargs: Any) -> Any:
     if is_dynamo_compiling():  # must be first: torch.compile guards each value that is read
         return _call_module(self, *args, **kwargs)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from perfhooks.core import labels
 from perfhooks.core.errors import OptionError
+from perfhooks.core.frames import hide_from_warnings
 from perfhooks.record.loop.like_torch.labelled_range import LabelledRange
 from perfhooks.run.timeline import clock
 
@@ -44,6 +45,7 @@ class SteppingLoader(Generic[T]):
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]  # a loader without a length raises the error itself
 
+    @hide_from_warnings
     def __iter__(self) -> Iterator[T]:
         profiler, pulse = self._profiler, self._pulse
         profiler.ensure_started()
@@ -70,6 +72,7 @@ class SteppingLoader(Generic[T]):
             step()
 
 
+@hide_from_warnings
 def _labelled(iterator: Iterator[T], arrived: Callable[[int], object]) -> T:
     with LabelledRange(labels.DATA):
         item = next(iterator)  # not a saved method: the class's `__next__` is replaced while a window records

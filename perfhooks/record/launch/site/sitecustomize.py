@@ -110,6 +110,10 @@ def watch_loader(loader: Any, name: str) -> None:
             raise
         attempt(*((patch_popen, module) if name == STARTER else (notify, name, module)))
 
+    code = (
+        exec_module.__code__
+    )  # warnings do not count frames with this file name, see perfhooks.core.frames.hide_from_warnings
+    exec_module.__code__ = code.replace(co_filename=f"<importlib._bootstrap>{code.co_filename}")
     loader.exec_module = exec_module
 
 
