@@ -464,8 +464,8 @@ def looping(calls=500, *, part="forward", length_us=10, launches=False, names=1,
         ({"part": "Optimizer.step#SGD.step"}, []),
         # layers of several micro-batches
         ({"between": [("aten::mm", 1, 200)]}, []),
-        # other operators take the time between the calls
-        ({"length_us": 15, "between": [("aten::add{}", 0, 9)], "every": 1}, ["7.5 ms"]),
+        # the loop has a rarer operator after each call
+        ({"length_us": 15, "between": [("aten::add{}", 0, 9)], "every": 1}, ["12.5 ms"]),
         # one call is large
         ({"between": [("aten::select0", 30_000, 60_000)], "every": 500}, ["9.99 ms"]),
     ],
@@ -474,6 +474,14 @@ def test_only_many_small_calls_of_the_program_are_a_loop(tmp_path, loop, times):
     capture = Capture(first=0, last=0, reached=1)
     titles = [finding.title for finding in findings.find(capture, trace_of(tmp_path, looping(**loop)))]
     assert re.findall(r"Small operators in a loop take ([\d.]+ ms) of a step", " ".join(titles)) == times
+
+
+def test_operators_between_two_loops_are_in_neither(tmp_path):
+    names = ["aten::select"] * 250 + ["aten::add"] * 30 + ["aten::select"] * 250
+    calls = [op(name, 20_000 * index, 20_000 * index + 10_000) for index, name in enumerate(names)]
+    events = [step_mark(0, 0, 60 * MS), annotation("forward", 0, 50 * MS), *calls]
+    finding = found(Capture(first=0, last=0, reached=1), trace_of(tmp_path, events))["operator-loop"]
+    assert finding.lines == ("500 calls of small operators in a step", "aten::select: 5 ms")
 
 
 def test_one_call_on_the_device_hides_no_loop(tmp_path):

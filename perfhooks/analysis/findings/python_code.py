@@ -25,6 +25,8 @@ LEAST_CALLS: Final = 500
 """Minimum calls in a sequence: networks have fewer layers."""
 SMALL_NS: Final = 30_000
 """Maximum median duration in ns."""
+_LONGEST_BODY: Final = 20
+"""Maximum operators from one repeated operator to the next if those in between belong to the loop."""
 _ELSEWHERE: Final = (labels.DATA, labels.TRANSFER, labels.BACKWARD, labels.OPTIMIZER, labels.VALIDATION)
 
 
@@ -60,7 +62,7 @@ def _unnamed_share(window: Evidence) -> float:
 
 
 def operator_loop(window: Evidence) -> Iterator[Finding]:
-    """Report small operators that run at least 500 times each in a sequence, if they take at least 10% of the step.
+    """Report loops of small operators that run at least 500 times in a sequence and take at least 10% of the step.
 
     The thresholds are `LEAST_CALLS`, `SMALL_NS` and `MAJOR`. Parts of `_ELSEWHERE` and device work do not count.
     """
@@ -74,7 +76,10 @@ def operator_loop(window: Evidence) -> Iterator[Finding]:
 
 
 def _repeated(window: Evidence) -> tuple[Ints, Intervals]:
-    """Return operators and intervals of loops. A large operator, part or step ends a sequence."""
+    """Return operators and intervals of loops. A large operator, part or step ends a sequence.
+
+    A loop includes the rarer small operators between two repeated ones.
+    """
     trace = window.trace
     rows = trace.rows(Kind.OP)
     rows = window.outermost(rows[(trace.thread[rows] == window.thread) & window.inside(trace.start[rows])])
@@ -90,7 +95,8 @@ def _repeated(window: Evidence) -> tuple[Ints, Intervals]:
     _, group, counts = np.unique(
         np.stack([sequence, name])[:, is_small], axis=1, return_inverse=True, return_counts=True
     )
-    looping = np.flatnonzero(is_small)[counts[group.ravel()] >= LEAST_CALLS]
+    small = np.flatnonzero(is_small)
+    looping = _with_inner(small[counts[group.ravel()] >= LEAST_CALLS], small, sequence)
     if window.runs_on_device(rows[looping]):
         looping = looping[:0]
     following = np.append(start[1:], end[-1:])[looping]
@@ -98,3 +104,15 @@ def _repeated(window: Evidence) -> tuple[Ints, Intervals]:
     return rows[looping], window.clipped(
         intervals.union(start[looping], np.where(following - end < SMALL_NS, following, end))
     )
+
+
+def _with_inner(repeated: Ints, small: Ints, sequence: Ints) -> Ints:
+    """Return the repeated operators, and the small ones between two of them in the same sequence."""
+    if not len(repeated):
+        return repeated
+    place = np.searchsorted(repeated, small, "right")
+    before, after = repeated[np.maximum(place - 1, 0)], repeated[np.minimum(place, len(repeated) - 1)]
+    is_near = (before <= small) & (small <= after) & (after - before <= _LONGEST_BODY)
+    is_same = (sequence[before] == sequence[small]) & (sequence[small] == sequence[after])
+    looping: Ints = small[(before == small) | (is_near & is_same)]
+    return looping
