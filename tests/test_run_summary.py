@@ -352,3 +352,18 @@ def test_device_is_busy_for_its_time_in_a_step(step_ms, wall_ms, share):
     usual = {"wall_ms": wall_ms, "busy_ms": 54.0, "busy_share": 0.9, "forward_ms": wall_ms}
     (part,) = shares_of_step(RunSummary(step_ms=step_ms), usual, None)
     assert part.share == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "reached", "partial", "end"),
+    [
+        (14, 16, 16, None, 16),
+        (14, 16, 16, "ended inside step 16", 15),
+        (14, 16, 15, "ended inside step 15", 14),
+        (14, 16, 14, "ended inside step 14", 14),
+        (0, None, 3, None, 2),
+        (0, None, 0, None, 0),
+    ],
+)
+def test_window_ends_with_its_last_complete_step(first, last, reached, partial, end):
+    assert Capture(first=first, last=last, reached=reached, partial=partial).end == end

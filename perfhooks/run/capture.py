@@ -156,8 +156,9 @@ class Capture:
     @property
     def end(self) -> int:
         """Number of the last complete step; the first step if none is complete."""
-        last = self.reached if self.last is None else self.last
-        return last - 1 if self.unfinished_step == last > self.first else last
+        if self.unfinished_step is None:
+            return self.reached if self.last is None else self.last
+        return max(self.unfinished_step - 1, self.first)
 
     @property
     def unfinished_step(self) -> int | None:

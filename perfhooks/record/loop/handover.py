@@ -305,7 +305,8 @@ class Handover:
             level,
             "%s%s -> %s",
             "" if capture.stage == "train" else f"{capture.stage}: ",
-            (not self.is_summed_up and capture.line) or f"{words.steps(capture.first, capture.end)} recorded",
+            (not self.is_summed_up and capture.line)
+            or f"{'a part of ' * capture.is_part}{words.steps(capture.first, capture.end)} recorded",
             shown(page if page.exists() else place.folder),
         )
         for listen in self.listeners:
