@@ -10,7 +10,7 @@ from perfhooks.core.guard import MAX_FAILURES, guard, logger
 from perfhooks.core.process import EXIT_S, POLL_S
 from perfhooks.core.progress import show_wait
 from perfhooks.record.loop.ending import lifetime
-from perfhooks.record.loop.worker import Worker, reap
+from perfhooks.record.loop.worker import Priority, Worker, reap
 from perfhooks.report.finishing.messages import FinishWindow
 from perfhooks.run.publishing import shown
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 QUEUE: Final = 8
 """Maximum windows that wait for the worker. Further windows are skipped."""
+_FEW: Final = 2
+"""Number of unfinished windows up to which the worker has a low priority: `perfhooks run` records two windows."""
 _POLL_SHARE: Final = 0.01
 """Maximum time of polls on the training thread, as a fraction of the training's time."""
 _LATER: Final = "`perfhooks report` finishes the remaining windows"
@@ -41,6 +43,7 @@ class Tasks:
         """Workers from before a pause of the profiler, which end after their tasks."""
         self._deaths = 0
         self._next_poll = 0.0
+        self._is_awaited = False
 
     def open(self, log: Path | None, *, starts_worker: bool = True) -> None:
         self._log = log
@@ -63,6 +66,7 @@ class Tasks:
             return
         self.pending[message.task] = message
         self.worker.send(message)
+        self._set_priority()
 
     def poll_seldom(self) -> None:
         """Poll the worker, if earlier polls took less than `_POLL_SHARE` of the time, or if the queue is full.
@@ -75,7 +79,14 @@ class Tasks:
             now = time.monotonic()
             self._next_poll = now + (now - began) / _POLL_SHARE
 
+    def _set_priority(self) -> None:
+        low = Priority.LOW if self.windows_left <= _FEW else Priority.MEDIUM
+        for worker in [*self._former, self.worker]:
+            if worker is not None:
+                worker.set_priority(Priority.NORMAL if self._is_awaited else low)
+
     def poll(self, timeout: float = 0.0) -> None:
+        self._set_priority()
         for worker in [*self._former, self.worker]:
             if worker is not None:
                 with guard("reading the worker's answers", self._on_error):
@@ -153,7 +164,7 @@ class Tasks:
             self.worker = Worker(self._log)
 
     def wait(self, timeout: float | None = None, *, is_loud: bool = True) -> bool:
-        began = time.monotonic()
+        began, self._is_awaited = time.monotonic(), True
         with show_wait() as show:
             while self.pending and (self.worker is not None or self._former):
                 passed = time.monotonic() - began
@@ -162,6 +173,7 @@ class Tasks:
                 if is_loud:
                     show(passed)
                 self.poll(POLL_S if timeout is None else min(POLL_S, timeout - passed))
+        self._is_awaited = False
         reap()
         return not self.pending
 

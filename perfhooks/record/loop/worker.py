@@ -7,6 +7,7 @@ spawned process would run the user's script again.
 from __future__ import annotations
 
 import contextlib
+import enum
 import json
 import os
 import socket
@@ -49,11 +50,6 @@ channel = int(sys.argv[2])
 if hasattr(os, "nice"):
     os.nice(10)
     os.set_blocking(channel, True)
-    try:
-        with open("/proc/self/autogroup", "w") as group:
-            group.write("10")
-    except OSError:
-        pass
 os.dup2(channel, 0)
 os.dup2(channel, 1)
 os.close(channel)
@@ -67,9 +63,8 @@ serve(unread, int(sys.argv[3]))
 """
 """Code of the worker. The worker imports nothing before the first message, so it needs little memory while idle.
 Installed packages come first in ``sys.path``, because the training's path may have another version of a dependency.
-Output of a sitecustomize goes to the log, not to the training. Linux compares sessions by the nice value of their
-autogroup, see sched(7), so the nice value of the process alone does not give priority to the training. The garbage
-collector, which would scan all modules several times, is off during imports.
+Output of a sitecustomize goes to the log, not to the training. The garbage collector, which would scan all modules
+several times, is off during imports.
 """
 
 HERE: Final = str(Path(__file__).parents[3])
@@ -136,6 +131,20 @@ def spawn(arguments: list[str], channel: socket.socket, *, out: IO[bytes] | int,
     return child
 
 
+class Priority(enum.IntEnum):
+    """Nice value of the worker's session, by which Linux compares sessions, see autogroups in sched(7).
+
+    With 10, the worker takes a tenth of a busy CPU from the training, and operators that use all CPUs wait for it.
+    """
+
+    LOW = 19
+    """While the training runs."""
+    MEDIUM = 10
+    """While more than two windows are unfinished."""
+    NORMAL = 0
+    """While the program waits for the worker."""
+
+
 class Worker:
     """A child process that receives tasks, one JSON object per line, and answers each.
 
@@ -147,6 +156,7 @@ class Worker:
         reap()
         self._unparsed = b""
         self._unsent = bytearray()
+        self._priority = Priority.NORMAL
         self.is_closing = self._is_disconnected = False
         run = OwnFolder(log.parent)
         run.make()
@@ -198,6 +208,13 @@ class Worker:
             self._is_disconnected = True
         *lines, self._unparsed = self._unparsed.split(b"\n")
         return [answer for answer in map(_parse_answer, lines) if answer is not None]
+
+    def set_priority(self, priority: Priority) -> None:
+        """Change the priority. Linux permits one change per 0.1 s, so the caller repeats the call."""
+        if priority != self._priority:
+            with contextlib.suppress(OSError):
+                Path(f"/proc/{self.pid}/autogroup").write_text(str(int(priority)), encoding="ascii")
+                self._priority = priority
 
     @property
     def exit_code(self) -> int | None:
