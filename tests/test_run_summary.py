@@ -91,8 +91,11 @@ def found(*rows):
     return report({"wall_ms": 100}, findings=rows)
 
 
-def at(name):
-    return finding("Data.", 12.0, evidence=msgspec.to_builtins([texts.shared("seen", line=name, steps="step 3")]))
+def at(name, requested_at=None):
+    lines = [texts.shared("seen", line=name, steps="step 3")]
+    if requested_at is not None:
+        lines.append(texts.FindingText("waiting-for-data", {})("loop", line=requested_at))
+    return finding("Data.", 12.0, evidence=msgspec.to_builtins(lines))
 
 
 MEAN = {"wall_ms": 410, "backward_ms": 410}
@@ -152,6 +155,14 @@ SUMMARIES = {
     ),
     "places of findings": (
         found(at("run (train.py:43)"), at("<module> (train.py:43)"), at("train.py(20): load")), {},
+    ),
+    # the function was running when the recording began, so its line is unknown
+    "a place without a line": (
+        found(at("train.py: <module>, in fetchers.py(56): __next__", "<module> (train.py:85)")), {},
+    ),
+    "calls of a model": (report(MEAN) | {"run": {"steps_by": {"what": "call"}}}, {}),
+    "a window among other steps of a busy machine": (
+        found(finding("The machine is busy.", doubts_others=True)) , {"train": timeline([100.0] * 20 + [300.0] * 80)},
     ),
     "a place in a folder with a number": (found(at("main (src/my(1)/train.py:7)")), {}),
 }  # fmt: skip

@@ -232,7 +232,11 @@ class SourceLocation(NamedTuple):
 
 
 def source_location(evidence: Iterable[Mapping[str, Any]]) -> SourceLocation:
-    return next(filter(None, map(_location, evidence)), SourceLocation())
+    """Return the first location, or the line that requests the batches if the first one has no line."""
+    lines = list(evidence)
+    first = next(filter(None, map(_location, lines)), SourceLocation())
+    requests = (_location(line) for line in lines if line["phrase"] == _LOOP)
+    return first if first.line is not None else next(filter(None, requests), first)
 
 
 def _location(line: Mapping[str, Any]) -> SourceLocation | None:

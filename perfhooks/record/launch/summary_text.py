@@ -116,7 +116,7 @@ def _of_timeline(run: FinishedRun) -> RunSummary | None:
                 summary.profiled_steps, summary.profiled_ms = capture.usual_steps, profiled_ms(capture.usual)
                 beside = loops[loop].beside(capture.first, capture.end)
                 summary.parts = shares_of_step(summary, capture.usual, beside or typical)
-                warnings = (*untypical(beside), *filter(None, [summary.warning]), *rough(summary))
+                warnings = (*filter(None, [summary.warning]), *untypical(beside), *rough(summary))
                 summary.warning = next(iter(warnings), None)
         return summary
     part = next((capture for capture in captures if capture.is_part), None)

@@ -167,8 +167,7 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
         for row in rows
         if not row.get("doubts_others") and row.get("rule") != findings.OVERHEAD
     ][:3]
-    warnings = (*untypical(beside), *_warnings(summary, details, rank, rows), *rough(summary))
-    summary.warning = next(iter(warnings), None)
+    summary.warning = next(_warnings(summary, beside, details, rank, rows), None)
     return summary
 
 
@@ -254,14 +253,22 @@ def shares_of_step(summary: RunSummary, usual: Mapping[str, Any], typical: Count
 
 
 def _warnings(
-    summary: RunSummary, details: Mapping[str, Any], rank: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+    summary: RunSummary,
+    beside: Counted | None,
+    details: Mapping[str, Any],
+    rank: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
 ) -> Iterator[str]:
     yield from (row["title"] for row in rows if row.get("doubts_others"))
+    yield from untypical(beside)
     if summary.step_ms is None:
         yield "No whole step was measured, so the step time is unknown."
     if summary.is_profiled and summary.steps == "profiled step 0":
         yield "Only the first step was measured. It includes work that is done once."
+    if summary.is_profiled and summary.unit == UNITS["call"]:
+        yield "Only the first calls of a model were measured."
     if details.get("steps", {}).get("no_device_data"):
         yield "The work of the device was not recorded."
     if rank.get("partial"):
         yield f"The window is not complete: {rank['partial']}"
+    yield from rough(summary)
