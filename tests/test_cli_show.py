@@ -306,6 +306,7 @@ def test_drawn_tables_equal_the_golden_file(golden):
     golden("terminal_tables.txt", "\n".join(sections))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRACES)
 def test_traces_of_any_dialect_fit_the_terminal(traces, name):
     found = show.tables(str(traces / f"{name}.json.gz"), show.TABLES)

@@ -86,6 +86,7 @@ def test_five_pairs_mostly_detect_five_percent(process):
     assert sum(outcome == "slower" and count <= 5 for outcome, count in found) >= 32
 
 
+@pytest.mark.slow
 def test_equal_programs_on_a_quiet_machine_are_the_same():
     rng = np.random.default_rng(4)
     outcomes = [course(rng, process=0.002, noise=0.005)[0] for _ in range(40)]

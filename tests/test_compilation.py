@@ -166,6 +166,7 @@ def of_torch(**dynamo):
         sys.modules["torch._dynamo.utils"] = kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamo", [{}, {"get_compilation_metrics": lambda: [None, 3]}, {"get_compilation_metrics": 1}])
 def test_a_torch_that_accounts_otherwise_is_no_failure(dynamo):
     assert of_torch(**dynamo).breaks == ()

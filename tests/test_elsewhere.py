@@ -362,6 +362,7 @@ def test_ray_makes_the_same_report(call, folder, ray_node):
     assert (died[0], died[2], type(died[1]).__name__) == (b"0", b"2", "WorkerCrashedError")
 
 
+@pytest.mark.slow
 def test_ranks_are_summarized_from_their_share_files(call, tmp_path):
     """As for a job that a SLURM array reduces: each of its processes knows one trace."""
     assert RANKS > 1

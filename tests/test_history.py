@@ -34,6 +34,7 @@ def cost(values, places, price):
     return sum(sum(abs(each - statistics.median(piece)) for each in piece) + price for piece in pieces)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=9), st.integers(1, 20))
 def test_no_other_pieces_fit_better(values, price):

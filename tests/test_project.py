@@ -449,6 +449,7 @@ def test_names_of_torch_are_defined_in_one_module(words, homes):
     assert not found, "\n".join(found)
 
 
+@pytest.mark.slow
 def test_reading_a_trace_needs_no_torch():
     reading = [path for path in MODULES if room_of(path) == "trace"]
     no_file_imports(lambda _, name: name.partition(".")[0] == "torch", "not even inside a function", reading)

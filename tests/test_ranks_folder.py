@@ -156,6 +156,7 @@ def test_folder_is_shown_as_a_terminal_would(tmp_path, extra):
     assert shown(write_job(tmp_path / "job", [10, 10]), *extra)
 
 
+@pytest.mark.slow
 def test_markdown_of_a_folder_names_the_straggler(tmp_path):
     text = shown(write_job(tmp_path / "job", [10, 10, 15]), "--format", "markdown")
     assert text.startswith("# job\n")
@@ -204,6 +205,7 @@ def test_rank_without_its_kernels_has_no_compute_and_no_own_work(tmp_path, queue
     assert not stragglers(folder)
 
 
+@pytest.mark.slow
 def test_rank_with_lost_kernels_is_detected_by_other_ranks(tmp_path):
     """Its own trace has no sign of it, because the launches were lost as well."""
     from perfhooks.analysis.ranks import gather

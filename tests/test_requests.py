@@ -298,6 +298,7 @@ def test_command_and_signal_request_windows(tmp_path, stepping):
     assert "rank 3 does not record in this run; recording ranks: 0" in str(done.exception)
 
 
+@pytest.mark.slow
 def test_command_exits_with_1_and_reasons_if_no_rank_recorded(tmp_path, monkeypatch):
     """A job that hears it, and ends before the steps that were chosen."""
     results, heard = [], threading.Event()

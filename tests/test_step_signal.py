@@ -278,6 +278,7 @@ def test_reused_iterator_reports_each_fetch_once(heard):
     assert signal.events.fetches == 2 * kept
 
 
+@pytest.mark.slow
 def test_unobservable_iterator_leaves_steps_to_updates(heard):
     class Own(torch.utils.data.DataLoader):
         def _get_iterator(self):

@@ -141,6 +141,7 @@ def test_unmeasured_wait_is_unknown_and_not_zero():
     assert times([*unknown, *rows([10.0])]).data_share == 0.25
 
 
+@pytest.mark.slow
 @given(WALLS, st.integers(1, 30))
 def test_bars_fit_the_width_and_show_every_long_step(walls, most):
     found = bars(walls, most)

@@ -327,6 +327,7 @@ def test_steps_are_judged_by_the_limit_at_their_begin(by_hand):
     assert [(row.step, row.times_median) for row in by_hand.slow()] == [(step, 10.0) for step in range(20, 60)]
 
 
+@pytest.mark.slow
 def test_sampling_starts_before_a_step_is_slow_and_slows_down(by_hand):
     """Every 5 ms at first; a checkpoint that takes minutes is not worth as much. Such steps are slow from 350 ms on."""
     by_hand.steps(*QUIET)
@@ -926,6 +927,7 @@ def test_watch_false_starts_no_watcher(tmp_path, watch):
     assert (tmp_path / "r/rank0.status.json").exists() is watch
 
 
+@pytest.mark.slow
 def test_loop_ends_after_the_watcher_has_written_its_last_status(tmp_path, monkeypatch):
     is_writing, detach = threading.Event(), watcher.detach
 
