@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from perfhooks.record.loop.tasks import QUEUE
+
 pytestmark = pytest.mark.process
 
 SCRIPT = Path(__file__).with_name("kinds_training.py")
@@ -38,7 +40,8 @@ def test_all_options_leave_the_results_unchanged(plain, tmp_path):
     assert len(kinds) > 40
     lines = run(*launched(tmp_path, *EVERYTHING), SCRIPT, *(kind for kind in kinds if kind not in NOTICES_READS))
     assert lines == [line for line in plain if not line.startswith(NOTICES_READS)]
-    assert len(list(tmp_path.glob("latest/train-*"))) > 10, "windows were recorded"
+    # while so many windows wait for the worker of a busy machine, no other one is recorded
+    assert len(list(tmp_path.glob("latest/train-*"))) >= QUEUE
 
 
 @pytest.mark.parametrize(
