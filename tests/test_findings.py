@@ -299,7 +299,7 @@ def test_location_of_evidence_is_function_file_and_line(name, location):
 
 def evidence_of(*names):
     values = [{"name": {"value": name, "unit": "name"}, "time_ms": {"value": 3.0, "unit": "ms"}} for name in names]
-    return [{"text": "", "values": value} for value in values]
+    return [{"phrase": "source", "text": "", "values": value} for value in values]
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,11 @@ NOTICES_READS = ("function_mode", "modes_in_a_step", "computed_weights")
 """torch's recorder with stacks reads gradients. These programs notice it, so the default options leave stacks out."""
 
 
-def run(*command, code=7):
+def run(*command, code=7, said=None):
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == code, done.stderr[-3000:]
+    if said is not None:
+        said.append(done.stderr)
     return done.stdout.splitlines()
 
 
@@ -36,12 +38,14 @@ def plain():
 
 @pytest.mark.nightly
 def test_all_options_leave_the_results_unchanged(plain, tmp_path):
-    kinds = [line.split()[0] for line in plain]
+    kinds, said = [line.split()[0] for line in plain], []
     assert len(kinds) > 40
-    lines = run(*launched(tmp_path, *EVERYTHING), SCRIPT, *(kind for kind in kinds if kind not in NOTICES_READS))
+    options = launched(tmp_path, *EVERYTHING)
+    lines = run(*options, SCRIPT, *(kind for kind in kinds if kind not in NOTICES_READS), said=said)
     assert lines == [line for line in plain if not line.startswith(NOTICES_READS)]
-    # while so many windows wait for the worker of a busy machine, no other one is recorded
-    assert len(list(tmp_path.glob("latest/train-*"))) >= QUEUE
+    recorded = len(list(tmp_path.glob("latest/train-*")))
+    is_worker_late = "too many earlier windows are waiting for the worker process" in said[0]  # on a busy machine
+    assert recorded > 10 or (is_worker_late and recorded >= QUEUE), "windows were recorded"
 
 
 @pytest.mark.parametrize(

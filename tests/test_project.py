@@ -380,6 +380,25 @@ def calls(path):
     return [node for node in ast.walk(parsed(PACKAGE / path)) if isinstance(node, ast.Call)]
 
 
+def test_wrappers_are_hidden_from_tracebacks_and_from_warnings():
+    wrappers = [
+        (f"{path.name}: {node.name}", {getattr(mark, "id", "") for mark in node.decorator_list})
+        for path in OF_US
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.FunctionDef) and _hides_frames(node)
+    ]
+    assert len(wrappers) > 10
+    assert not [name for name, marks in wrappers if "hide_from_warnings" not in marks]
+
+
+def _hides_frames(function):
+    handlers = [
+        line for node in function.body if isinstance(node, ast.Try) for each in node.handlers for line in each.body
+    ]
+    called = [getattr(line, "value", None) for line in handlers]
+    return any(isinstance(call, ast.Call) and getattr(call.func, "id", "") == "hide_frames" for call in called)
+
+
 @pytest.mark.slow
 def test_run_folders_are_written_in_one_module():
     """By names in folders that are open, see `perfhooks.run.publishing.OwnFolder`: no link below is followed."""

@@ -78,7 +78,7 @@ def test_worker_ends_although_a_forked_child_has_the_channel(worker):
 
 
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this Linux compares no sessions")
-def test_worker_has_a_low_priority_until_the_program_waits(tmp_path, monkeypatch):
+def test_worker_has_a_low_priority_until_the_program_waits(tmp_path):
     """The priority of its session, because Linux compares sessions first."""
     tasks = Tasks(bool, "raise")
     tasks.open(tmp_path / "worker.log")

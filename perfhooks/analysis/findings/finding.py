@@ -235,7 +235,7 @@ def source_location(evidence: Iterable[Mapping[str, Any]]) -> SourceLocation:
     """Return the first location, or the line that requests the batches if the first one has no line."""
     lines = list(evidence)
     first = next(filter(None, map(_location, lines)), SourceLocation())
-    requests = (_location(line) for line in lines if line.get("phrase") == _LOOP)
+    requests = (_location(line) for line in lines if line["phrase"] == _LOOP)
     return first if first.line is not None else next(filter(None, requests), first)
 
 

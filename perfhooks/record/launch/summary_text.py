@@ -15,9 +15,9 @@ from perfhooks.core.guard import guard, is_terminal
 from perfhooks.report.page.run_summary import (
     RunSummary,
     SummaryFinding,
+    begin_summary,
     has_current_report,
     main_loop,
-    of_steps,
     profiled_ms,
     read_summary,
     rough,
@@ -104,7 +104,7 @@ def _hint(run: FinishedRun, table: str) -> str:
 def _of_timeline(run: FinishedRun) -> RunSummary | None:
     raw = [path for path, rank in run.run.left_steps() if rank == run.rank]
     loops = read_in_training(run.run.timeline(run.rank), raw)
-    summary = of_steps(run.manifest.steps_by)
+    summary = begin_summary(run.manifest.steps_by)
     captures = [window.capture for window in run.recorded]
     loop = main_loop([capture.stage for capture in captures], loops)
     typical = loops.get(loop, NONE).typical()

@@ -258,8 +258,9 @@ def _labelling(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             end(label)
 
-    # torch.compiler.disable would add a frame, which warnings count
-    getattr(sys.modules.get("torch._dynamo.decorators"), "skip", id)(labelled)
+    skip = getattr(sys.modules.get("torch._dynamo.decorators"), "skip", None)
+    if skip is not None:  # torch.compiler.disable would add a frame, which warnings count
+        skip(labelled)
     return labelled
 
 

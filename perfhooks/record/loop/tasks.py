@@ -164,7 +164,16 @@ class Tasks:
             self.worker = Worker(self._log)
 
     def wait(self, timeout: float | None = None, *, is_loud: bool = True) -> bool:
-        began, self._is_awaited = time.monotonic(), True
+        self._is_awaited = True
+        try:
+            self._await(timeout, is_loud=is_loud)
+        finally:  # Ctrl-C may end the wait
+            self._is_awaited = False
+        reap()
+        return not self.pending
+
+    def _await(self, timeout: float | None, *, is_loud: bool) -> None:
+        began = time.monotonic()
         with show_wait() as show:
             while self.pending and (self.worker is not None or self._former):
                 passed = time.monotonic() - began
@@ -173,9 +182,6 @@ class Tasks:
                 if is_loud:
                     show(passed)
                 self.poll(POLL_S if timeout is None else min(POLL_S, timeout - passed))
-        self._is_awaited = False
-        reap()
-        return not self.pending
 
     def close_when_done(self) -> None:
         if self.worker is not None and not self.pending:

@@ -211,10 +211,15 @@ class Worker:
 
     def set_priority(self, priority: Priority) -> None:
         """Change the priority. Linux permits one change per 0.1 s, so the caller repeats the call."""
-        if priority != self._priority:
-            with contextlib.suppress(OSError):
-                Path(f"/proc/{self.pid}/autogroup").write_text(str(int(priority)), encoding="ascii")
-                self._priority = priority
+        if priority == self._priority:
+            return
+        try:
+            Path(f"/proc/{self.pid}/autogroup").write_text(str(int(priority)), encoding="ascii")
+        except BlockingIOError:  # too early
+            return
+        except OSError:  # this system has no autogroups
+            pass
+        self._priority = priority
 
     @property
     def exit_code(self) -> int | None:

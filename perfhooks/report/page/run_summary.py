@@ -61,7 +61,7 @@ class RunSummary(_Strict):
 
     unit: str = "step"
     """Noun for a step: ``step``, ``batch``, ``call``, ``backward pass``, or ``recording``."""
-    contains: str = ""
+    per_step: str = ""
     """Batches and updates per step, if several: ``4 batches, 2 updates``."""
     step_ms: float | None = None
     """Median unprofiled step of the most common kind, in ms."""
@@ -93,7 +93,7 @@ class RunSummary(_Strict):
         if self.step_ms is None:
             return f"{self.profiled_steps} was recorded" if self.profiled_steps.startswith("a part") else ""
         profiled = f"profiled {self.profiled_steps}: {words.ms(self.profiled_ms)}" if self.profiled_ms else ""
-        details = "; ".join(filter(None, [self.contains, self.steps if self.is_profiled else profiled]))
+        details = "; ".join(filter(None, [self.per_step, self.steps if self.is_profiled else profiled]))
         return f"{self.unit} {words.ms(self.step_ms)}" + (f" ({details})" if details else "")
 
 
@@ -122,13 +122,13 @@ def _read(folder: Path) -> _Stored:
     return read_json(folder / PAGE_DATA, _Stored, "the data of a report")
 
 
-def of_steps(steps_by: StepsBy | None) -> RunSummary:
-    """Return a summary that describes only the kind of its steps."""
+def begin_summary(steps_by: StepsBy | None) -> RunSummary:
+    """Return a summary without times: it has the noun for a step, and what a step contains."""
     if steps_by is None:
         return RunSummary()
     counts = ((steps_by.fetches, "batch", "batches"), (steps_by.updates, "update", "updates"))
     several = (words.count(round(mean, 1), *nouns) for mean, *nouns in counts if mean and mean >= _SEVERAL)
-    return RunSummary(unit=UNITS.get(steps_by.what, "step"), contains=", ".join(several))
+    return RunSummary(unit=UNITS.get(steps_by.what, "step"), per_step=", ".join(several))
 
 
 def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary:
@@ -140,7 +140,7 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
     details: Mapping[str, Any] = next(iter(window.get("details", {}).values()), {})
     rank: Mapping[str, Any] = next(iter(window.get("ranks", ())), {})
     steps_by = msgspec.convert(data.get("run", {}).get("steps_by"), StepsBy | None)
-    summary = of_steps(steps_by)
+    summary = begin_summary(steps_by)
     summary.window = window.get("name", "")
     typical = steps[loop].typical() if loop in steps else None
     if typical is not None and typical.median_ms is not None:
