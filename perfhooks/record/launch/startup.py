@@ -1,10 +1,11 @@
 """The start-up table: time before the end of the first step, for example imports, first batch and compilation.
 
-Sampling every 100 ms takes 0.1% of the time.
+Sampling every 100 ms takes at most 0.5% of the time.
 """
 
 from __future__ import annotations
 
+import _frozen_importlib
 import os
 import sys
 import threading
@@ -15,7 +16,7 @@ from perfhooks.core.clocks import time
 from perfhooks.core.frames import display_path
 from perfhooks.core.guard import guard
 from perfhooks.record.launch.children import is_loader_worker
-from perfhooks.record.watch.sampling import frames_of, variables_of
+from perfhooks.record.watch.sampling import frames_of, variable_of_outermost
 from perfhooks.run import layout
 from perfhooks.run.job import current_job
 from perfhooks.run.liveness import born_s, clock_s
@@ -24,7 +25,6 @@ from perfhooks.run.publishing import csv_bytes, publish
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
-    from types import CodeType
 
     from perfhooks.record.watch.sampling import Frame
 
@@ -32,7 +32,8 @@ _SCRIPT_SAMPLES: Final = 3
 """Number of consecutive stack samples inside the script after which `when_computing` is called."""
 HEADER: Final = "phase,what,seconds\n"
 
-_IMPORTING: Final = "importlib._bootstrap>"
+_IMPORT: Final = vars(_frozen_importlib)["_find_and_load"].__code__
+"""Code of the function that each import of a new module calls."""
 
 
 class StartupSample(NamedTuple):
@@ -123,10 +124,9 @@ class Startup:
 
 def classify(thread: int, *, in_step: bool) -> StartupSample:
     stack = frames_of(thread)
-    imports = {caller.code for caller in stack if caller.file.endswith(_IMPORTING)}
     return (
-        StartupSample("imports", _imported(thread, imports))
-        if imports
+        StartupSample("imports", _imported(thread))
+        if any(caller.code is _IMPORT for caller in stack)
         else StartupSample(_phase(stack, in_step), _own_line(stack))
     )
 
@@ -143,11 +143,9 @@ def _phase(stack: list[Frame], in_step: bool) -> str:
     return "model" if any(frames.MODELS in file for file in constructors) else "script"
 
 
-def _imported(thread: int, imports: set[CodeType]) -> str:
-    for _, name in reversed(variables_of(thread, imports, "name")):
-        if isinstance(name, str):
-            return name.partition(".")[0]
-    return "?"
+def _imported(thread: int) -> str:
+    name = variable_of_outermost(thread, _IMPORT, "name")
+    return name.partition(".")[0] if isinstance(name, str) else "?"
 
 
 def _own_line(stack: list[Frame]) -> str:

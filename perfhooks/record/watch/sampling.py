@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections import deque
 from itertools import accumulate, chain, compress, dropwhile, repeat, tee
-from operator import attrgetter, methodcaller
+from operator import attrgetter, is_, methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -85,6 +86,14 @@ def variables_of(thread: int, codes: set[CodeType], *names: str) -> list[tuple[A
         frames = compress(_chain(thread), selectors)
         columns.append(map(methodcaller("get", name), map(attrgetter("f_locals"), frames)))
     return _without_collection(chain(compress(selecting, repeat(0)), zip(*columns, strict=False)))
+
+
+def variable_of_outermost(thread: int, code: CodeType, name: str) -> Any:
+    """Return a variable of the outermost call of a function; None if the thread is in no such call."""
+    # compared by identity: to hash the code of a large module, Python reads all of it
+    calls = compress(_chain(thread), map(is_, map(attrgetter("f_code"), _chain(thread)), repeat(code)))
+    variables = map(attrgetter("f_locals"), chain.from_iterable(map(deque, [calls], [1])))
+    return next(iter(_without_collection(map(methodcaller("get", name), variables))), None)
 
 
 def _chain(thread: int, limit: int = 1000) -> Iterator[FrameType]:
