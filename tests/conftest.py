@@ -18,6 +18,7 @@ import levels
 import pace
 import pytest
 import twins
+import typer.main
 import typer.testing
 import warm
 
@@ -31,7 +32,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # all verbs with their options are made from the signatures only once, and not for each command
-typer.testing._get_command = functools.cache(typer.testing._get_command)
+typer.main.get_command = typer.testing._get_command = functools.cache(typer.main.get_command)
 
 # else each program that a test starts compiles all modules of perfhooks again, for 0.4 s
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -9,6 +9,7 @@ HCCL                                                             [ hcom_allReduc
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from decimal import Decimal
 from typing import Any
 
@@ -46,7 +47,10 @@ class _Writer:
         self.work = {
             event["args"]["correlation"]: event for event in self.slices if event["cat"] in ("kernel", "gpu_memcpy")
         }
-        self.operators = [event for event in self.slices if event["cat"] == "cpu_op"]
+        self.operators: dict[Any, list[tuple[int, int]]] = defaultdict(list)
+        for event in self.slices:
+            if event["cat"] == "cpu_op":
+                self.operators[event["tid"]].append(span(event))
         self.events: list[dict[str, Any]] = []
 
     def time(self, nanos: int) -> Any:
@@ -104,9 +108,9 @@ class _Writer:
         place = (PROCESS_OF_WORK[is_collective], 0 if is_collective else work["tid"], span(work)[0])
         key = number if self.spelling.is_relative else str((number + 1 << 32) - 1)
         self.flow("HostToDevice", key, (("CANN", QUEUE, end + 700), place))
-        asker = max((each for each in self.operators if holds(each, event)), key=lambda each: span(each)[0])
+        asked = max(first for first, last in self.operators[tid] if first <= begin and end <= last)
         key = number if self.spelling.is_relative else self.base + place[2]
-        self.flow("async_npu", key, (("Python", tid, span(asker)[0]), place))
+        self.flow("async_npu", key, (("Python", tid, asked), place))
         self.write_collective(work, number) if is_collective else self.write_work(work, number, is_copy=is_copy)
 
     def write_launch(self, number: int, moment: tuple[int, int], *, is_copy: bool) -> None:
@@ -187,9 +191,3 @@ def span(event: dict[str, Any]) -> tuple[int, int]:
     """Start and end in nanoseconds."""
     begin = int(event["ts"] * 1000)
     return begin, begin + int(event["dur"] * 1000)
-
-
-def holds(outer: dict[str, Any], inner: dict[str, Any]) -> bool:
-    """Whether a slice holds another one of its thread."""
-    (begin, end), (first, last) = span(outer), span(inner)
-    return outer["tid"] == inner["tid"] and begin <= first and last <= end

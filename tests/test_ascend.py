@@ -342,6 +342,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_affects_only_damaged_events(tmp_path, kineto, damage):
     events = [event for event in map(DAMAGES[damage], npu_twins.by_torch_npu(kineto)) if event is not None]

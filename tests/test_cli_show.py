@@ -69,6 +69,7 @@ def as_csv(text):
 # --- what is written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", show.TABLES)
 def test_every_table_as_csv_and_json(run, trace, name):
     code, text, errors = run(trace, "--table", name, "--csv")
@@ -120,6 +121,7 @@ def test_tables_can_be_split(run, trace, table, by, column):
     assert column in as_csv(run(trace, "-t", table, "--by", by)[1])[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRACES)
 def test_every_table_of_every_dialect(run, traces, name):
     arguments = [argument for table in show.TABLES for argument in ("-t", table)]

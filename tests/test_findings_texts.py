@@ -29,9 +29,14 @@ AVOIDED = re.compile(
 
 
 @functools.cache
+def parsed(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def trees(rule):
     """The module of a rule, and those that it imports from the folder of rules."""
-    module = ast.parse(Path(inspect.getfile(RULES[rule])).read_text(encoding="utf-8"))
+    module = parsed(Path(inspect.getfile(RULES[rule])))
     imports = [node for node in ast.walk(module) if isinstance(node, ast.ImportFrom)]
     named = [
         name
@@ -40,16 +45,21 @@ def trees(rule):
         for name in [node.module.rpartition(".")[2], *(alias.name for alias in node.names)]
     ]
     paths = [FOLDER / f"{name}.py" for name in dict.fromkeys(named)]
-    return [module, *(ast.parse(path.read_text(encoding="utf-8")) for path in paths if path.exists())]
+    return [module, *(parsed(path) for path in paths if path.exists())]
 
 
-def calls(nodes, name):
-    found = [node for tree in nodes for node in ast.walk(tree) if isinstance(node, ast.Call)]
+@functools.cache
+def nodes_in(tree):
+    return list(ast.walk(tree))
+
+
+def calls(trees, name):
+    found = [node for tree in trees for node in nodes_in(tree) if isinstance(node, ast.Call)]
     return [call for call in found if name in (getattr(call.func, "id", ""), getattr(call.func, "attr", ""))]
 
 
 def constants(node):
-    return {each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+    return {each.value for each in nodes_in(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)}
 
 
 def keywords(call):
@@ -133,13 +143,13 @@ def test_used_phrases_exist():
     for module in {inspect.getfile(rule) for rule in RULES.values()}:
         of_module = [name for name, rule in RULES.items() if inspect.getfile(rule) == module]
         known = {phrase for rule in (*of_module, texts.SHARED) for phrase in texts.of_rule(rule).evidence}
-        tree = ast.parse(Path(module).read_text(encoding="utf-8"))
+        tree = parsed(Path(module))
         assert {name for call in calls([tree], "text") if call.args for name in constants(call.args[0])} <= known
 
 
 @pytest.mark.slow
 def test_shared_texts_are_used():
-    sources = [ast.parse(path.read_text(encoding="utf-8")) for path in FOLDER.glob("*.py")]
+    sources = [parsed(path) for path in FOLDER.glob("*.py")]
     named = {text for tree in sources for text in constants(tree)}
     shared = texts.of_rule(texts.SHARED)
     assert {*shared.evidence, *shared.versions} <= named

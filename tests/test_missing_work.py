@@ -248,6 +248,7 @@ def test_consequences_of_unusual_records_are_exact(golden, tmp_path):
     golden("missing_work.txt", "\n".join(texts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps", "named"),
     [

@@ -380,6 +380,7 @@ def calls(path):
     return [node for node in ast.walk(parsed(PACKAGE / path)) if isinstance(node, ast.Call)]
 
 
+@pytest.mark.slow
 def test_wrappers_are_hidden_from_tracebacks_and_from_warnings():
     wrappers = [
         (f"{path.name}: {node.name}", {getattr(mark, "id", "") for mark in node.decorator_list})
