@@ -91,6 +91,15 @@ def test_doubts_about_the_second_window_are_only_in_the_report(request_name, lev
     assert caplog.records[0].levelname == level
 
 
+@pytest.mark.parametrize(("reached", "recorded"), [(15, "step 14 recorded"), (14, "a part of step 14 recorded")])
+def test_log_line_of_a_cut_window_names_what_was_recorded(reached, recorded, tmp_path, caplog):
+    caplog.set_level("INFO", "perfhooks")
+    capture = Capture(first=14, last=15, reached=reached, partial="the budget of 0.5 s", stage="train")
+    handover = SimpleNamespace(is_summed_up=True, is_loud=True, _is_leaving=False, listeners=())
+    Handover._finished(handover, Place(tmp_path / "train-000014-000015", 0), capture)
+    assert caplog.messages[-1].startswith(f"{recorded} -> ")
+
+
 def test_incomplete_trace_of_the_recorder_is_no_trace(monkeypatch, caplog):
     """Kineto says nothing of a disk that is full."""
     monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", lambda _, path: Path(path).write_text('{"a": ['))
