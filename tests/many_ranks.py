@@ -45,6 +45,8 @@ class ManyRanks:
     slow_compute: dict[int, float] = field(default_factory=dict)
     clock_ms: dict[int, float] = field(default_factory=dict)
     """What the clock of a rank is ahead."""
+    unprofiled_ms: float | None = None
+    """Time of an unprofiled step, if it is known."""
 
     def write(self, run):
         """Write the run folder."""
@@ -72,6 +74,7 @@ class ManyRanks:
         for rank, (steps, collectives) in rows.items():
             facts = {"rank": rank, "first": first, "last": first + self.steps - 1, "reached": first + self.steps}
             facts |= {"node": f"node{rank // self.node}", "state": "done", "format": 1, "time": BEGAN_NS / 1e9 + first}
+            facts |= {"cost": {"idle_step_ms": self.unprofiled_ms}}
             (folder / f"rank{rank}.capture.json").write_text(json.dumps(facts))
             (folder / f"rank{rank}.steps.csv").write_text("\n".join([STEPS_HEADER, *steps]) + "\n")
             (folder / f"rank{rank}.collectives.csv").write_text("\n".join([COLLECTIVES_HEADER, *collectives]) + "\n")

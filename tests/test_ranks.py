@@ -184,6 +184,15 @@ def test_gain_is_limited_by_other_slow_ranks(gathered):
     assert (finding["ranks"], finding["gain_ms"]) == ([1], pytest.approx(26.0))
 
 
+def test_gain_and_title_are_for_an_unprofiled_step(gathered):
+    """A profiled step takes 69 ms."""
+    (finding,) = ranks.findings(gathered(ranks=4, slow_compute={1: 20.0}, unprofiled_ms=34.5))
+    assert (finding["gain_ms"], finding["gain_percent"]) == (10.0, pytest.approx(100 * 20 / 69, abs=0.01))
+    assert "the other ranks wait 10 ms in a step" in finding["title"]
+    assert finding["basis"].startswith("Title and gain are for an unprofiled step of 34.5 ms")
+    assert "20 ms more than the others" in finding["evidence"][0]["text"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("steps", "is_told"), [(2048, True), (2049, False)])
 def test_long_window_lists_only_the_longest_waits(gathered, steps, is_told):

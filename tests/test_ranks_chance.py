@@ -23,7 +23,11 @@ def named(own):
     split = split.with_columns(compute_ms="own_ms", data_ms=pl.lit(0.0), communication_ms=pl.lit(0.0))
     split = split.with_columns(other_ms="data_ms", busy_comm_ms="data_ms", exposed_comm_ms="data_ms")
     table = steps.of_ranks(split, NO_COLLECTIVES, {})
-    window = {"name": "w", "ranks": {name: table[name].to_list() for name in table.columns}}
+    window = {
+        "name": "w",
+        "ranks": {name: table[name].to_list() for name in table.columns},
+        "unprofiled_ms": [None] * table.height,
+    }
     return [rank for finding in findings({"windows": [window]}) for rank in finding["ranks"]]
 
 

@@ -48,6 +48,7 @@ def gather(
           * ``collectives``, one row per kind; ``worst``, the collectives with the longest waits; ``matched`` and
             ``unmatched``, numbers of rows;
           * ``large_bytes``: size of the smallest large collective, see `collectives.large`;
+          * ``unprofiled_ms``: unprofiled step time of each rank in ``ranks``, None if unknown;
           * ``host_ahead``: whether the devices need more time than the hosts;
           * ``clocks``: ``error_ms``, ``error_95_ms`` and ``ranks``, the number of aligned ranks;
 
@@ -151,6 +152,7 @@ def _compare_window(window: RankedWindow) -> dict[str, Any]:
         "collectives": _to_columns(collectives.kinds(by_collective).head(60)),
         "worst": _to_columns(by_collective.sort("wait_ms", descending=True, nulls_last=True).head(40)),
         "large_bytes": large["bytes"].min(),
+        "unprofiled_ms": [window.facts[rank].cost.idle_step_ms for rank in rank_table["rank"]],
         "host_ahead": steps.is_host_ahead(window.steps),
         "matched": matched.rows.height,
         "unmatched": matched.unmatched,

@@ -39,6 +39,10 @@ COLLECTIVES: Final[Mapping[str, pl.DataType]] = {
 }
 
 
+class _Cost(msgspec.Struct, gc=False):
+    idle_step_ms: float | None = None
+
+
 class Facts(msgspec.Struct, gc=False):
     node: str = ""
     boot: str = ""
@@ -52,6 +56,7 @@ class Facts(msgspec.Struct, gc=False):
     keep_windows: int | None = None
     began: float = 0.0
     time: float = 0.0
+    cost: _Cost = msgspec.field(default_factory=_Cost)
 
     @property
     def clock(self) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from perfhooks.analysis.findings import texts
-from perfhooks.analysis.findings.finding import Finding, ordered
+from perfhooks.analysis.findings.finding import Finding, basis, ordered
 from perfhooks.analysis.findings.texts import EvidenceLine, FindingText
 from perfhooks.analysis.ranks import missing
 from perfhooks.analysis.ranks.missing import MAX_SHOWN
@@ -42,9 +42,9 @@ def findings(data: Mapping[str, Any]) -> list[dict[str, Any]]:
         window_counts.update(row["rank"] for row in rows)
         slow_rows = [row for row in rows if row.get("is_straggler")]
         for row in slow_rows:
-            basis = f"{row['by']}_ms"
-            limit = max((other[basis] or 0.0 for other in rows if other not in slow_rows), default=0.0)
-            slow.setdefault(row["rank"], []).append(row | {"gain_ms": max(row[basis] - limit, 0.0)})
+            own = f"{row['by']}_ms"
+            limit = max((other[own] or 0.0 for other in rows if other not in slow_rows), default=0.0)
+            slow.setdefault(row["rank"], []).append(row | {"gain_ms": max(row[own] - limit, 0.0)})
     named = [rows for rank, rows in slow.items() if 2 * len(rows) > window_counts[rank]]
     results = [
         _build_finding(part, of_part)
@@ -96,7 +96,7 @@ def _wording(row: Mapping[str, Any]) -> str:
 
 
 def _group_by_role(window: Mapping[str, Any]) -> Iterable[list[dict[str, Any]]]:
-    table = window["ranks"]
+    table = {"unprofiled_ms": window["unprofiled_ms"], **window["ranks"]}
     by_role: dict[int | None, list[dict[str, Any]]] = {}
     for values in zip(*table.values(), strict=True):
         row = dict(zip(table, values, strict=True), window=window["name"], large_bytes=window.get("large_bytes"))
@@ -114,8 +114,11 @@ def _build_finding(part: str, by_rank: list[list[dict[str, Any]]]) -> dict[str, 
     by_rank.sort(key=lambda rows: -_mean(rows, "excess_ms"))
     worst = by_rank[0]
     ranks = [rows[0]["rank"] for rows in by_rank]
-    excess, wall = _mean(worst, "excess_ms"), _mean(worst, "wall_ms")
-    gain = min(_mean(worst, "gain_ms"), excess)
+    profiled_ms = _mean(worst, "wall_ms")
+    known = [row for row in worst if row["unprofiled_ms"] is not None]
+    step_ms = _mean(known, "unprofiled_ms") if known else profiled_ms
+    ratio = step_ms / profiled_ms if profiled_ms else 1.0
+    excess, gain = _mean(worst, "excess_ms") * ratio, min(_mean(worst, "gain_ms"), _mean(worst, "excess_ms")) * ratio
     suffix = f" (and {len(ranks) - 1} more)" if len(ranks) > 1 else ""
     nodes = [rows[0].get("node") for rows in by_rank]
     usual = FindingText(STRAGGLER, {})
@@ -124,7 +127,9 @@ def _build_finding(part: str, by_rank: list[list[dict[str, Any]]]) -> dict[str, 
     evidence = [_describe_window(usual, row) for row in worst[:8]]
     evidence += [usual("ranks", ranks=f"{_list_ranks(ranks)}{_format_node(nodes)}")] if suffix else []
     windows = tuple(row["window"] for row in worst)
-    return _to_row(FindingText(STRAGGLER, values, [part]), gain, wall, ranks, part, evidence=evidence, windows=windows)
+    text = FindingText(STRAGGLER, values, [part])
+    facts = {"basis": basis(profiled_ms, step_ms)} if known else {}
+    return _to_row(text, gain, step_ms, ranks, part, evidence=evidence, windows=windows, **facts)
 
 
 def _build_unprofiled(group: Mapping[str, Any], lead: Mapping[str, Any]) -> dict[str, Any]:
