@@ -98,6 +98,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.framework
+@pytest.mark.nightly  # three imports of Lightning; "torch spawn 2" above takes the same way
 def test_lightning_in_spawned_processes_is_recorded(launch_framework, tmp_path):
     pytest.importorskip("lightning")
     script = tmp_path / "fit.py"
