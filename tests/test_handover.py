@@ -258,7 +258,7 @@ def test_many_steps_are_written_by_the_worker_and_none_is_lost(monkeypatch):
 
 def test_report_writes_the_steps_that_a_killed_worker_left(monkeypatch):
     monkeypatch.setattr("perfhooks.record.loop.worker.Worker.send", lambda self, message: None)
-    # the watcher writes steps as well, if they take long; beside other threads, the worker else starts with its first task
+    # the watcher writes steps as well, if they take long; otherwise the worker starts late beside other threads
     options = {"exit_timeout": 0, "watch": False, "on_error": "raise"}
     with Profiler(schedule="wait=9999 warmup=0 active=1", out="runs", run="r", **options) as prof:
         for _ in range(3000):
