@@ -51,6 +51,11 @@ USER = "train.py(12): main"
         ("perfhooks_lightning/callback.py(3): on_fit_start", Origin.PERFHOOKS),
         ("/opt/venv/lib/python3.11/site-packages/perfhooks/x.py(3): f", Origin.PERFHOOKS),
         ("/home/me/perfhooks/perfhooks/recording/loader.py(3): __next__", Origin.PERFHOOKS),
+        ("<importlib._bootstrap>/home/me/perfhooks/perfhooks/record/loop/labelling.py(3): f", Origin.PERFHOOKS),
+        (
+            "<importlib._bootstrap>/opt/venv/lib/python3.11/site-packages/perfhooks_mmengine/x.py(3): f",
+            Origin.PERFHOOKS,
+        ),
         ("/home/me/perfhooks/examples/raw_loop.py(3): main", Origin.USER),
         ("<built-in method numpy of Tensor object at 0x7f>", Origin.NO_SOURCE),
         ("nn.Module: Linear_0", Origin.NO_SOURCE),

@@ -42,7 +42,8 @@ HANDS_OVER: Final = re.compile(r": (?:put|_feed|reduce_\w+)$")
 """Frames of a loader worker that sends a batch to the training."""
 COLLATES: Final = re.compile(r"/collate\.py\(\d+\): |: \w*collate\w*$")
 
-_AS_IMPORTLIB: Final = "<importlib._bootstrap>"
+AS_IMPORTLIB: Final = "<importlib._bootstrap>"
+"""Prefix of the file names of our wrappers, see `hide_from_warnings`."""
 _HERE: Final = f"{Path(__file__).parents[1]}{os.sep}"
 
 
@@ -51,7 +52,7 @@ def is_torch(file: str) -> bool:
 
 
 def is_ours(file: str) -> bool:
-    return file.removeprefix(_AS_IMPORTLIB).startswith(_HERE) or "/perfhooks_" in file
+    return file.removeprefix(AS_IMPORTLIB).startswith(_HERE) or "/perfhooks_" in file
 
 
 def hide_from_warnings(wrapper: _Wrapper) -> _Wrapper:
@@ -66,7 +67,7 @@ def hide_from_warnings(wrapper: _Wrapper) -> _Wrapper:
 
 @functools.cache
 def _renamed(code: CodeType) -> CodeType:
-    return code.replace(co_filename=f"{_AS_IMPORTLIB}{code.co_filename}")
+    return code.replace(co_filename=f"{AS_IMPORTLIB}{code.co_filename}")
 
 
 def display_path(file: str) -> str:

@@ -12,6 +12,8 @@ import re
 import sys
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from perfhooks.core.frames import AS_IMPORTLIB
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -96,6 +98,7 @@ def _is_generated(file: str) -> bool:
 
 
 def _of_absolute(file: str) -> Origin:
+    file = file.removeprefix(AS_IMPORTLIB)
     if file.startswith("<"):  # code without a file; cells of a notebook are user code
         return Origin.USER if file.startswith("<ipython") else Origin.STANDARD
     installed = _INSTALLED.search(file)
