@@ -294,6 +294,7 @@ DRAWN = {
         *(100, None),
     ),
     "a finding": ({"findings": pl.DataFrame([FINDING])}, 100, None),
+    "a finding about the run": ({"findings": pl.DataFrame([FINDING | {"is_percent_of_run": True}])}, 100, None),
     "findings of ranks": ({"findings": pl.DataFrame(RANKS)}, 100, None),
 }
 """Tables, and the width and the limit of rows with which a person sees them."""

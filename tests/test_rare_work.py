@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from perfhooks.analysis.findings import rare_work as findings
-from perfhooks.analysis.findings.finding import gain
+from perfhooks.analysis.findings.finding import gain, of_step
 from perfhooks.core import labels
 from perfhooks.run import rare_work, steps
 from perfhooks.run.live.slow_steps import SlowStep
@@ -54,7 +54,8 @@ def test_slow_steps_are_judged_by_their_time_above_the_median():
     walls = [200.0 if step in causes else 20.0 for step in range(100)]
     (found,) = findings.of_run(validations((80, 180)), steps_of(*walls), slow=slow)
     assert found.title == "Slow steps take 19% of the run."
-    assert gain(msgspec.to_builtins(found)) == "at most 5.4 ms, 19% of the run"
+    text = gain(msgspec.to_builtins(found))
+    assert of_step(text) == text == "at most 5.4 ms, 19% of the run"
     assert found.lines == (
         "3 slow steps of 100, 180 ms above the median on average: 540 ms of 2.9 s",
         "gae (ppo.py:25): 360 ms",
@@ -82,6 +83,24 @@ def test_periodic_work_counts_with_all_its_lengths():
         found.title
         == f"One of 16 steps takes {excess_ms.mean():.3g} ms longer, {excess_ms.sum() / walls.sum():.0%} of the run."
     )
+
+
+def test_long_steps_count_although_only_half_of_them_are_outliers():
+    """A step from three times the median on is an outlier. A third of the steps was profiled."""
+    walls = [(28.0, 32.0)[step // 4 % 2] if step % 4 == 0 else 10.0 for step in range(384)]
+    steps_of_run = steps_of(*walls)
+    steps_of_run.is_idle[100:228] = False
+    (found,) = findings.of_run([], steps_of_run)
+    assert found.title == f"One of 4 steps takes 20 ms longer, {20 / 60:.0%} of the run."
+    assert found.most_ms == pytest.approx(20 / 4)
+
+
+@pytest.mark.parametrize(("known", "share"), [(3, 5 * 180 / 2900), (2, 2 * 180 / 2900)])
+def test_unknown_causes_count_if_more_time_has_a_known_cause(known, share):
+    slow = [slow_step(step, "own code" if index < known else "unknown") for index, step in enumerate(range(20, 70, 10))]
+    walls = [200.0 if step in {row.step for row in slow} else 20.0 for step in range(100)]
+    (found,) = findings.of_run([], steps_of(*walls), slow=slow)
+    assert found.title == f"Slow steps take {share:.0%} of the run."
 
 
 def test_fix_of_long_steps_without_lines_names_the_period():

@@ -158,6 +158,19 @@ def test_module_calls_without_gradients_are_an_evaluation(switch, is_evaluating)
 
 
 @pytest.mark.parametrize("is_training", [True, False])
+def test_the_innermost_switch_of_gradients_counts(is_training):
+    """A step of LBFGS is without gradients, and enables them for its closure. The closure may call a fixed network."""
+
+    def closure(wait):
+        torch.nn.Sequential(Waiting(wait)).train(is_training)(torch.ones(1))
+
+    with Stopped(torch.no_grad()(torch.enable_grad()(closure))) as thread:
+        assert look_at(thread).is_evaluating is False
+    with Stopped(torch.enable_grad()(torch.no_grad()(closure))) as thread:
+        assert look_at(thread).is_evaluating is True
+
+
+@pytest.mark.parametrize("is_training", [True, False])
 def test_sample_contains_the_mode_of_the_outermost_module(is_training):
     def call(wait):
         model = torch.nn.Sequential(Waiting(wait))

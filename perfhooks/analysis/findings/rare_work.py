@@ -27,7 +27,7 @@ from perfhooks.trace.names import stages
 from perfhooks.trace.nesting import intervals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from perfhooks.run.live.slow_steps import SlowStep
     from perfhooks.run.steps import Steps
@@ -96,7 +96,8 @@ def of_run(rows: Sequence[RareWork], steps: Steps, framework: str = "", slow: It
     all_rows = [*rows, *_slow_rows(slow, steps, {row.step for row in rows})]
     results: list[Finding] = []
     for rule, part in RUN_RULES:
-        work = _work_of_part([row for row in all_rows if row.part == part], steps, framework)
+        of_part = [row for row in all_rows if row.part == part]
+        work = (_slow_work if part == _SLOW else _work_of_part)(of_part, steps, framework)
         results += rule(work) if work is not None else ()
     return results
 
@@ -106,30 +107,39 @@ def _slow_rows(slow: Iterable[SlowStep], steps: Steps, rare_steps: set[int]) -> 
     fixable = {step: row for step, row in rows.items() if row.cause in _FIXABLE}
     contended = {step for step, row in rows.items() if row.cause == CONTENTION}
     of_other_rules = {step for step, row in rows.items() if row.cause not in (*_FIXABLE, CONTENTION, UNKNOWN)}
-    excess_ms = {step: row.wall_ms - row.wall_ms / max(row.times_median, 1.0) for step, row in fixable.items()}
+    unknown = {step: row for step, row in rows.items() if row.cause == UNKNOWN}
+    excess_ms, unknown_ms = _excess(fixable), _excess(unknown)
+    if sum(unknown_ms.values()) < sum(excess_ms.values()):
+        excess_ms |= unknown_ms
     excess_ms |= _periodic_excess(steps, rare_steps | of_other_rules, contended)
     for step, ms in excess_ms.items():
         yield RareWork(stages.TRAIN, step, _SLOW, ms, fixable[step].line if step in fixable else "")
 
 
+def _excess(rows: Mapping[int, SlowStep]) -> dict[int, float]:
+    return {step: row.wall_ms - row.wall_ms / max(row.times_median, 1.0) for step, row in rows.items()}
+
+
 def _periodic_excess(steps: Steps, excluded: set[int], contended: set[int]) -> dict[int, float]:
     typical = steps.typical()
     work_ms = typical.all_ms - np.nan_to_num(typical.all_data_ms)
-    is_far = ~is_near(work_ms) & ~np.isin(typical.numbers, list(excluded))
-    numbers = typical.numbers[is_far]
-    is_clear = ~np.isin(numbers, list(contended))
-    if not is_clear.any() or len(steps.numbers) <= np.ptp(steps.numbers):
+    is_candidate = ~np.isin(typical.numbers, list(excluded))
+    is_clear = is_candidate & ~np.isin(typical.numbers, list(contended))
+    is_far = is_candidate & ~is_near(work_ms)
+    if not (is_far & is_clear).any() or len(steps.numbers) <= np.ptp(steps.numbers):
         return {}
-    excess_ms = work_ms[is_far] - np.median(work_ms)
+    numbers, excess_ms = typical.numbers, work_ms - np.median(work_ms)
     # half of the time is in outliers of this length or more; much shorter ones are chance
-    descending = np.sort(excess_ms[is_clear])[::-1]
+    descending = np.sort(excess_ms[is_far & is_clear])[::-1]
     usual_ms = descending[np.searchsorted(np.cumsum(descending), descending.sum() / 2)]
     is_long = excess_ms >= usual_ms / 2
     clear = numbers[is_long & is_clear]
     period = _period(clear)
     if period is None:
         return {}
-    is_counted = np.isin(numbers % period, clear % period)
+    phases, members = np.unique(clear % period, return_counts=True)
+    is_in_period = np.isin(numbers % period, phases[members > 1])  # a single member of a phase is chance
+    is_counted = is_in_period & is_candidate & (is_far | is_long)
     return dict(zip(numbers[is_counted].tolist(), excess_ms[is_counted].tolist(), strict=True))
 
 
@@ -140,6 +150,15 @@ def _period(numbers: Iterable[int]) -> int | None:
         return None
     period = int(np.median(gaps))
     return period if period > 1 and np.mean(gaps % period == 0) >= intervals.MOST else None
+
+
+def _slow_work(rows: list[RareWork], steps: Steps, framework: str) -> Rare | None:
+    """Return the slow steps among the unprofiled steps, because a slow profiled step has no known cause."""
+    typical = steps.typical()
+    rows = [row for row in rows if row.step in set(typical.numbers.tolist())]
+    if len(rows) < _MIN_STEPS:
+        return None
+    return Rare(rows, len(typical.numbers), float(typical.all_ms.sum()), framework)
 
 
 def _work_of_part(rows: list[RareWork], steps: Steps, framework: str) -> Rare | None:
@@ -183,8 +202,9 @@ def slow_steps(work: Rare) -> Iterator[Finding]:
     """Report slow steps whose time above the median takes at least 10% of the run (`MAJOR`).
 
     The causes come from ``rank0.slow.csv``. Waits for data and for other ranks do not count, nor do compilations.
-    Slow steps with an unknown cause count if the slow steps are periodic; those that waited for a CPU count only at
-    this period. Steps with a validation or checkpoint of ``rank0.rare.csv`` do not count.
+    Slow steps with an unknown cause count if the slow steps are periodic, or if more of the time has a known cause;
+    those that waited for a CPU count only at the period. Steps with a validation or checkpoint of ``rank0.rare.csv`` do
+    not count. Times and percentages are those of unprofiled steps.
     """
     if work.share >= MAJOR:
         yield from work.finding("slow-steps", is_bound=True, period=_period(row.step for row in work.rows))

@@ -67,6 +67,7 @@ _FINDINGS: Final = {
     "gain_ms": float,
     "gain_percent": float,
     "is_bound": bool,
+    "is_percent_of_run": bool,
     **dict.fromkeys(("advice", "code", "evidence", "estimate", "where"), str),
 }
 _ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}

@@ -35,6 +35,8 @@ to wake up.
 MIN_CPU: Final = 0.25
 """Minimum CPU time of a computing thread, as a fraction of the elapsed time without run-queue waits."""
 _MAX_STACKS: Final = 5000
+_IS_ENABLED: Final = {"no_grad": False, "inference_mode": False, "enable_grad": True}
+"""Whether a decorator of torch enables gradients."""
 
 
 class State(enum.Enum):
@@ -123,14 +125,14 @@ def _is_evaluating(thread: int, stack: Sequence[Frame]) -> bool:
     if not calls:
         return False
     switches = {frame.code for frame in stack if frame.file.endswith(frames.SWITCHES_GRADIENTS)}
-    module, is_without_gradients = None, False
+    module, switch = None, None
     for code, owner, factory in variables_of(thread, calls | switches, "self", "ctx_factory"):
         if code in calls:
-            module, is_without_gradients = owner, False
-        elif module is not None:
-            switch = type(getattr(factory, "__self__", None)).__name__
-            is_without_gradients |= switch in ("no_grad", "inference_mode")
-    return is_without_gradients or getattr(module, "training", True) is False
+            module, switch = owner, None
+        elif module is not None and switch is None:
+            # the innermost one counts: LBFGS disables gradients, and enables them for the function that it calls
+            switch = _IS_ENABLED.get(type(getattr(factory, "__self__", None)).__name__)
+    return not switch if switch is not None else getattr(module, "training", True) is False
 
 
 class FoldedStacks:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from perfhooks.analysis.findings.finding import of_step
 from perfhooks.core import json_values
 from perfhooks.core.words import MAX_TEXT
 from perfhooks.report.page.run_summary import read_summary
@@ -47,7 +48,7 @@ def headlines(page: Path) -> list[str]:
     if summary is None:
         return []
     lines = [
-        f"{number}. {row.title}{row.gain and f' ({row.gain} of a step)'}{row.where and f' at {row.where}'}"
+        f"{number}. {row.title}{row.gain and f' ({of_step(row.gain)})'}{row.where and f' at {row.where}'}"
         for number, row in enumerate(summary.findings, 1)
     ]
     return [*lines, *([f"Warning: {summary.warning}"] if summary.warning else [])]

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfhooks.analysis.findings.finding import gain as gain_text
+from perfhooks.analysis.findings.finding import of_step
 from perfhooks.analysis.ranks.missing import name_ranks
 from perfhooks.core import words
 from perfhooks.run.reading import is_plain, read_bytes
@@ -138,8 +139,8 @@ def _draw_findings(console: Console, table: pl.DataFrame) -> None:
 
 
 def gain(finding: Mapping[str, Any]) -> str:
-    amount = gain_text(finding)
-    return f" (gain: {amount} of a step)" if amount else ""
+    amount = of_step(gain_text(finding))
+    return f" (gain: {amount})" if amount else ""
 
 
 _SENTENCES: Final = {"checks": _draw_checks, "findings": _draw_findings}
