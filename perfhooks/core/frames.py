@@ -72,6 +72,10 @@ def _renamed(code: CodeType) -> CodeType:
 
 def display_path(file: str) -> str:
     """Return the path as torch's recorder shows it."""
-    here = working_directory()
-    folders = sorted((f"{Path(here, entry)}{os.sep}" for entry in sys.path if isinstance(entry, str)), reverse=True)
+    folders = _import_folders(working_directory(), tuple(entry for entry in sys.path if isinstance(entry, str)))
     return file.removeprefix(next(filter(file.startswith, folders), ""))
+
+
+@functools.lru_cache(maxsize=8)
+def _import_folders(here: str, entries: tuple[str, ...]) -> list[str]:
+    return sorted((f"{Path(here, entry)}{os.sep}" for entry in entries), reverse=True)

@@ -225,7 +225,10 @@ class LoopController:
         if window is not None and window.is_elsewhere:
             self.pulse.due = NEVER
             logger.warning("the window of step %d cannot continue: %s", step, window.thread_hint)
-        elif window is not None and step < self._turn_at and not self.windows.is_over(window, step):
+            return
+        if window is not None:
+            window.end_step()
+        if window is not None and step < self._turn_at and not self.windows.is_over(window, step):
             self._mark(window, step)
         elif self.state is not LoopState.RUNNING:
             self.pulse.due = NEVER

@@ -179,6 +179,7 @@ class Window(WindowResults):
             longest_s = SHORTEST_S if recording.get("with_stack") else LONGEST_S
             self._overseer = Overseer(lambda: 1.0 if is_spent() else budget.measure(), end_in_step, longest_s)
         self._count: CallCount | None = None
+        self._step_mark: LabelledRange | None = None
         super().__init__(schedule=self._action if marks_steps else None, on_trace_ready=on_trace_ready, **recording)
         self.step_num = first
 
@@ -215,9 +216,16 @@ class Window(WindowResults):
         if self.yield_recorder is not None:
             _spare[id(self)] = self
 
+    def end_step(self) -> None:
+        """End the mark of the step. The work of perfhooks between two steps would count as work of the program."""
+        labelling.end_labels()
+        mark, self._step_mark = self._step_mark, None
+        if mark is not None:
+            mark.__exit__(None, None, None)
+
     def step(self) -> None:
         was_running = self.budget.is_running
-        labelling.end_labels()
+        self.end_step()
         super().step()
         if was_running:
             self.budget.end_step()
