@@ -663,15 +663,15 @@ def test_several_runs_are_summarized_in_one_line_each(tmp_path):
     done, newer, none = text_of(runs, {runs[1]}).splitlines()
     assert done.startswith("perfhooks: step ")
     assert done.endswith(f"report: {tmp_path / 'done/report.html'}")
-    assert newer == f"perfhooks: report is still being written: {tmp_path / 'newer/report.html'}"
+    assert newer.startswith(f"perfhooks: report is still being written: {tmp_path / 'newer/report.html'} (if it ")
     assert none == f"perfhooks: files: {tmp_path / 'no'}"
 
 
 def test_summary_without_content_has_no_empty_box(tmp_path, monkeypatch):
     monkeypatch.setattr("perfhooks.record.launch.summary_text.is_terminal", lambda: True)
     make_run(tmp_path, None, [])
-    page = tmp_path / "report.html"
-    assert text_of([str(tmp_path)], [str(tmp_path)]) == f"perfhooks: report is still being written: {page}\n"
+    (line,) = text_of([str(tmp_path)], [str(tmp_path)]).splitlines()
+    assert line.startswith(f"perfhooks: report is still being written: {tmp_path / 'report.html'} (if it ")
 
 
 TRACEBACKS = """

@@ -891,6 +891,15 @@ def test_slow_step_requests_a_window_during_a_timeline_write(tmp_path, monkeypat
 
 
 @pytest.mark.recorder
+def test_first_steps_are_written_early(tmp_path):
+    """A training that is killed in its first seconds has a step time, too."""
+    with Profiler(schedule="on request", out=tmp_path, run="r", poll=0.02, background=False) as prof:
+        began = time.monotonic()
+        keep_stepping(prof, (tmp_path / "r/rank0.timeline.csv").exists)
+        assert time.monotonic() - began < watch.WRITE_S
+
+
+@pytest.mark.recorder
 @pytest.mark.parametrize(("limit", "kept"), [(1e15, []), (0.0, ["train-000003-000004"])])
 def test_windows_without_a_slow_step_can_be_dropped(tmp_path, limit, kept):
     with Profiler(

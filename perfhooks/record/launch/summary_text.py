@@ -77,7 +77,8 @@ def text_of(runs: Sequence[str], incomplete: Collection[str] = ()) -> str:
 def _where(folder: Path, *, is_incomplete: bool) -> str:
     page = folder / PAGE
     if is_incomplete:
-        return f"report is still being written: {page}"
+        command = shlex.join(["perfhooks", "report", str(shown(folder))])  # ray ends the worker with its actor
+        return f"report is still being written: {page} (if it does not appear: {command})"
     return f"report: {page}" if page.exists() else f"files: {folder}"
 
 

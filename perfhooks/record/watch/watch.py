@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 WRITE_S: Final = 8.0
 """Interval of writes of the timeline in s. Including the poll interval, the file is at most ten seconds old."""
+_FIRST_WRITE_S: Final = 1.0
+"""Time in s until the first write. Then the interval doubles, so that a killed short training has a timeline."""
 _MOST_ROWS: Final = 20_000
 """Maximum number of step times that the watcher writes at once. If there are more, perfhooks' worker
 process writes them.
@@ -37,8 +39,9 @@ class Watch:
         self._loop = loop
         self._pace = Pace()
         self._slow = SlowSteps(loop, self._pace)
-        self._next_write = time.monotonic() + WRITE_S
-        self._next_waits = self._next_write
+        self._began = time.monotonic()
+        self._next_write = self._began + _FIRST_WRITE_S
+        self._next_waits = self._began + WRITE_S
         self._last_checked = 0
         self._next_step = 0
         self._last_status: Loop | None = None
@@ -93,7 +96,7 @@ class Watch:
             self._next_status = now + STATUS_S
             self._write_status()
         if now >= self._next_write:
-            self._next_write = now + WRITE_S
+            self._next_write = now + min(now - self._began, WRITE_S)
             self._write_steps()
         if now >= self._next_waits:
             self._next_waits = now + WRITE_S
