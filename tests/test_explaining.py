@@ -6,8 +6,10 @@ import json
 import statistics
 import sys
 import threading
+from pathlib import Path
 
 import msgspec
+import numpy as np
 import pace
 import pytest
 import torch
@@ -17,16 +19,18 @@ import perfhooks
 from perfhooks import trace
 from perfhooks.analysis import findings
 from perfhooks.analysis.findings import texts
-from perfhooks.analysis.findings.finding import Finding, additional_findings
+from perfhooks.analysis.findings.finding import UNNAMED, Finding, additional_findings
 from perfhooks.analysis.findings.texts import EvidenceLine
 from perfhooks.cli.actions import show, sources
 from perfhooks.record.loop import requested
 from perfhooks.record.loop.limits import explaining, other_threads
+from perfhooks.report.page import run_data
 from perfhooks.report.page.markdown import of_run
 from perfhooks.report.page.run_data import StoredFindings
-from perfhooks.run.capture import Place
+from perfhooks.run import steps
+from perfhooks.run.capture import Capture, Place
 from perfhooks.run.circumstances import processor
-from perfhooks.run.finished import FinishedRun
+from perfhooks.run.finished import FinishedRun, FinishedWindow
 from perfhooks.trace.limits.datasheets import Peaks
 from perfhooks.trials import recorded
 
@@ -237,6 +241,21 @@ def test_table_of_findings_has_lines_of_the_second_window(folder, monkeypatch):
     )  # as of windows without a share of the report
     table = show.tables(str(folder), ["findings"])["findings"]
     assert table["evidence"].to_list() == ["3 ms; a.py(3): f (seen in step 16)"]
+
+
+@pytest.mark.parametrize(("step", "is_usual"), [(48, False), (49, True)])
+def test_functions_of_a_periodically_long_step_are_not_those_of_usual_steps(step, is_usual):
+    """Each fourth step writes a log."""
+    walls = np.where(np.arange(200) % 4, 10.0, 40.0)
+    flags, none = np.ones(200, bool), np.full(200, np.nan)
+    of_run = steps.Steps(np.arange(200), flags, ~flags, walls, none, none, none, ~flags)
+    capture = Capture(first=step, last=step, reached=step)
+    window = FinishedWindow(Path("w"), {Place(Path("w"), 0): capture})
+    rows = [{"rule": rule} for rule in (UNNAMED, "optimizer-loop")]
+    summary = {"largest_functions": {"other": "log, train.py:6"}, "flames": {}, "findings": {"rows": rows}}
+    found = run_data._explanation(window, summary, of_run)
+    assert [*found["parts"]] == ["flames", "largest_functions"] if is_usual else ["flames"]
+    assert [row["rule"] for row in found["findings"]["rows"]] == [UNNAMED] * is_usual + ["optimizer-loop"]
 
 
 def test_operators_are_tried_with_shapes_of_the_second_window(folder):

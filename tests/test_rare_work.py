@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from perfhooks.analysis.findings import rare_work as findings
-from perfhooks.analysis.findings.finding import gain, of_step
-from perfhooks.core import labels
+from perfhooks.analysis.findings.finding import gain
+from perfhooks.core import labels, words
 from perfhooks.run import rare_work, steps
 from perfhooks.run.live.slow_steps import SlowStep
 from perfhooks.run.rare_work import RareWork
@@ -55,7 +55,7 @@ def test_slow_steps_are_judged_by_their_time_above_the_median():
     (found,) = findings.of_run(validations((80, 180)), steps_of(*walls), slow=slow)
     assert found.title == "Slow steps take 19% of the run."
     text = gain(msgspec.to_builtins(found))
-    assert of_step(text) == text == "at most 5.4 ms, 19% of the run"
+    assert words.of_step(text) == text == "at most 5.4 ms, 19% of the run"
     assert found.lines == (
         "3 slow steps of 100, 180 ms above the median on average: 540 ms of 2.9 s",
         "gae (ppo.py:25): 360 ms",

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 MAX_TEXT: Final = 1000
 """Maximum letters of an external text, for example an exception message."""
 
+OF_RUN: Final = " of the run"
+"""End of a gain whose percentage is one of the run."""
 _TIMES: Final = (("us", 1e-3), ("ms", 1.0), ("s", 1e3), ("min", 6e4), ("h", 3.6e6))
 _FROM: Final = {"us": 0.0, "ms": 0.1, "s": 1e3, "min": 1.2e5, "h": 7.2e6}
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -135,3 +137,8 @@ def printable(text: object) -> str:
     Python uses surrogates for paths that are not UTF-8.
     """
     return str(text).translate(_HARMLESS).encode("utf-8", "replace").decode()
+
+
+def of_step(gain: str) -> str:
+    """Add ``of a step`` to a gain, for example ``about 12 ms, 9%``, unless its percentage is one of the run."""
+    return gain if not gain or gain.endswith(OF_RUN) else f"{gain} of a step"

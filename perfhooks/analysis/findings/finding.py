@@ -108,21 +108,13 @@ class Finding:
             raise OptionError(f"{wrong[0]} of a finding must be a finite number, got {numbers[wrong[0]]}")
 
 
-_OF_RUN: Final = " of the run"
-
-
 def gain(finding: Mapping[str, Any]) -> str:
     if finding.get("gain_ms") is None:
         return ""
     amount = f"{'at most' if finding.get('is_bound') else 'about'} {words.ms(finding['gain_ms'])}"
     percent = finding.get("gain_percent")
-    whole = _OF_RUN if finding.get("is_percent_of_run") else ""
+    whole = words.OF_RUN if finding.get("is_percent_of_run") else ""
     return amount if percent is None else f"{amount}, {words.share(percent / 100)}{whole}"
-
-
-def of_step(gain: str) -> str:
-    """Add ``of a step`` to the result of `gain`, if its percentage is not one of the run."""
-    return gain if not gain or gain.endswith(_OF_RUN) else f"{gain} of a step"
 
 
 def estimate(finding: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ from perfhooks.trace.names import stages
 from perfhooks.trace.nesting import intervals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from perfhooks.run.live.slow_steps import SlowStep
     from perfhooks.run.steps import Steps
@@ -93,16 +93,19 @@ _FIXABLE: Final = (GARBAGE, CHECKPOINT, EVALUATION, DEVICE, BLOCKING, OWN)
 
 
 def of_run(rows: Sequence[RareWork], steps: Steps, framework: str = "", slow: Iterable[SlowStep] = ()) -> list[Finding]:
-    all_rows = [*rows, *_slow_rows(slow, steps, {row.step for row in rows})]
     results: list[Finding] = []
     for rule, part in RUN_RULES:
-        of_part = [row for row in all_rows if row.part == part]
-        work = (_slow_work if part == _SLOW else _work_of_part)(of_part, steps, framework)
+        of_part = [row for row in rows if row.part == part]
+        work = (
+            _slow_work(slow, steps, {row.step for row in rows}, framework)
+            if part == _SLOW
+            else _work_of_part(of_part, steps, framework)
+        )
         results += rule(work) if work is not None else ()
     return results
 
 
-def _slow_rows(slow: Iterable[SlowStep], steps: Steps, rare_steps: set[int]) -> Iterator[RareWork]:
+def _slow_work(slow: Iterable[SlowStep], steps: Steps, rare_steps: set[int], framework: str) -> Rare | None:
     rows = {row.step: row for row in slow if row.step not in rare_steps}
     fixable = {step: row for step, row in rows.items() if row.cause in _FIXABLE}
     contended = {step for step, row in rows.items() if row.cause == CONTENTION}
@@ -111,23 +114,47 @@ def _slow_rows(slow: Iterable[SlowStep], steps: Steps, rare_steps: set[int]) -> 
     excess_ms, unknown_ms = _excess(fixable), _excess(unknown)
     if sum(unknown_ms.values()) < sum(excess_ms.values()):
         excess_ms |= unknown_ms
-    excess_ms |= _periodic_excess(steps, rare_steps | of_other_rules, contended)
-    for step, ms in excess_ms.items():
-        yield RareWork(stages.TRAIN, step, _SLOW, ms, fixable[step].line if step in fixable else "")
+    long = _find_long_steps(steps, rare_steps | of_other_rules, contended)
+    excess_ms |= {} if long is None else long.excess_ms
+    work = [
+        RareWork(stages.TRAIN, step, _SLOW, ms, fixable[step].line if step in fixable else "")
+        for step, ms in excess_ms.items()
+    ]
+    if long is None:
+        return _work_of_part(work, steps, framework)
+    typical = steps.typical()  # periodic steps without a cause are known only among unprofiled steps
+    numbers = set(typical.numbers.tolist())
+    return Rare([row for row in work if row.step in numbers], len(numbers), float(typical.all_ms.sum()), framework)
 
 
 def _excess(rows: Mapping[int, SlowStep]) -> dict[int, float]:
     return {step: row.wall_ms - row.wall_ms / max(row.times_median, 1.0) for step, row in rows.items()}
 
 
-def _periodic_excess(steps: Steps, excluded: set[int], contended: set[int]) -> dict[int, float]:
+class _LongSteps(NamedTuple):
+    period: int
+    phases: set[int]
+    """Remainders of the step numbers, divided by the period."""
+    excess_ms: dict[int, float]
+    """Time above the median, by the number of the step."""
+
+
+def is_periodically_long(steps: Steps, step: int) -> bool:
+    """Return whether a step belongs to periodic steps that take longer than the others."""
+    long = _find_long_steps(steps)
+    return long is not None and step % long.period in long.phases
+
+
+def _find_long_steps(
+    steps: Steps, excluded: Collection[int] = (), contended: Collection[int] = ()
+) -> _LongSteps | None:
     typical = steps.typical()
     work_ms = typical.all_ms - np.nan_to_num(typical.all_data_ms)
     is_candidate = ~np.isin(typical.numbers, list(excluded))
     is_clear = is_candidate & ~np.isin(typical.numbers, list(contended))
     is_far = is_candidate & ~is_near(work_ms)
     if not (is_far & is_clear).any() or len(steps.numbers) <= np.ptp(steps.numbers):
-        return {}
+        return None
     numbers, excess_ms = typical.numbers, work_ms - np.median(work_ms)
     # half of the time is in outliers of this length or more; much shorter ones are chance
     descending = np.sort(excess_ms[is_far & is_clear])[::-1]
@@ -136,11 +163,12 @@ def _periodic_excess(steps: Steps, excluded: set[int], contended: set[int]) -> d
     clear = numbers[is_long & is_clear]
     period = _period(clear)
     if period is None:
-        return {}
+        return None
     phases, members = np.unique(clear % period, return_counts=True)
-    is_in_period = np.isin(numbers % period, phases[members > 1])  # a single member of a phase is chance
-    is_counted = is_in_period & is_candidate & (is_far | is_long)
-    return dict(zip(numbers[is_counted].tolist(), excess_ms[is_counted].tolist(), strict=True))
+    phases = phases[members > 1]  # a single member of a phase is chance
+    is_counted = np.isin(numbers % period, phases) & is_candidate & (is_far | is_long)
+    excess = dict(zip(numbers[is_counted].tolist(), excess_ms[is_counted].tolist(), strict=True))
+    return _LongSteps(period, {*phases.tolist()}, excess)
 
 
 def _period(numbers: Iterable[int]) -> int | None:
@@ -150,15 +178,6 @@ def _period(numbers: Iterable[int]) -> int | None:
         return None
     period = int(np.median(gaps))
     return period if period > 1 and np.mean(gaps % period == 0) >= intervals.MOST else None
-
-
-def _slow_work(rows: list[RareWork], steps: Steps, framework: str) -> Rare | None:
-    """Return the slow steps among the unprofiled steps, because a slow profiled step has no known cause."""
-    typical = steps.typical()
-    rows = [row for row in rows if row.step in set(typical.numbers.tolist())]
-    if len(rows) < _MIN_STEPS:
-        return None
-    return Rare(rows, len(typical.numbers), float(typical.all_ms.sum()), framework)
 
 
 def _work_of_part(rows: list[RareWork], steps: Steps, framework: str) -> Rare | None:
@@ -204,7 +223,7 @@ def slow_steps(work: Rare) -> Iterator[Finding]:
     The causes come from ``rank0.slow.csv``. Waits for data and for other ranks do not count, nor do compilations.
     Slow steps with an unknown cause count if the slow steps are periodic, or if more of the time has a known cause;
     those that waited for a CPU count only at the period. Steps with a validation or checkpoint of ``rank0.rare.csv`` do
-    not count. Times and percentages are those of unprofiled steps.
+    not count. If the slow steps are periodic, times and percentages are those of unprofiled steps.
     """
     if work.share >= MAJOR:
         yield from work.finding("slow-steps", is_bound=True, period=_period(row.step for row in work.rows))

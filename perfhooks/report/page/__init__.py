@@ -4,9 +4,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perfhooks.analysis.findings.finding import of_step
-from perfhooks.core import json_values
-from perfhooks.core.words import MAX_TEXT
+from perfhooks.core import json_values, words
 from perfhooks.report.page.run_summary import read_summary
 from perfhooks.run import layout
 from perfhooks.run.layout import FINDINGS, PAGE, PAGE_DATA, PAGE_LOCK
@@ -30,7 +28,7 @@ def write(folder: Path, *, remote: str | None = None, title: str | None = None, 
 
     # read inside the lock, so that the last writer includes the windows of all ranks
     with locked(folder / PAGE_LOCK, 120):
-        facts = {"title": title, "unread": [json_values.text(message, MAX_TEXT) for message in unread[:60]]}
+        facts = {"title": title, "unread": [json_values.text(message, words.MAX_TEXT) for message in unread[:60]]}
         report = run_data.gather(folder) | json_values.facts(facts)
         stored = encoded(msgspec.convert(report, data.RunData))
         del report["inputs"]  # equal recordings must result in equal bytes of the page
@@ -48,7 +46,7 @@ def headlines(page: Path) -> list[str]:
     if summary is None:
         return []
     lines = [
-        f"{number}. {row.title}{row.gain and f' ({of_step(row.gain)})'}{row.where and f' at {row.where}'}"
+        f"{number}. {row.title}{row.gain and f' ({words.of_step(row.gain)})'}{row.where and f' at {row.where}'}"
         for number, row in enumerate(summary.findings, 1)
     ]
     return [*lines, *([f"Warning: {summary.warning}"] if summary.warning else [])]

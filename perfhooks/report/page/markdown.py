@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from perfhooks.analysis.findings.finding import first_rank_findings, gain, of_step, ordered
+from perfhooks.analysis.findings.finding import first_rank_findings, gain, ordered
 from perfhooks.core import labels, words
 from perfhooks.report.page.run_data import from_trace, gather
 from perfhooks.report.page.run_summary import RunSummary
@@ -196,7 +196,7 @@ def _slow(slow: Mapping[str, Any] | None) -> Iterator[str]:
 def _findings(rows: list[Mapping[str, Any]]) -> Iterator[str]:
     def lines() -> Iterator[str]:
         for row in [row for row in rows if not row.get("doubts_others")][:5]:
-            text = of_step(gain(row))
+            text = words.of_step(gain(row))
             yield f"- **{words.markdown(row['title'])}**{f' Gain: {text}.' if text else ''}"
             yield from (f"  - {words.markdown(line['text'])}" for line in row.get("evidence", ())[:2])
             if row.get("advice"):

@@ -37,6 +37,8 @@ from perfhooks.run.finished import FinishedRun, FinishedWindow
 from perfhooks.run.layout import SHARE
 from perfhooks.run.live import slow_steps
 from perfhooks.run.reading import read_json
+from perfhooks.run.steps import NONE
+from perfhooks.run.timeline import in_timeline
 from perfhooks.trace.names import stages
 
 if TYPE_CHECKING:
@@ -63,9 +65,10 @@ def gather(folder: Path) -> dict[str, Any]:
     """
     run = FinishedRun(folder, brief=True)
     inputs = run.inputs  # read this first: if a file changes later, the report is outdated
-    of_ranks, explanations = _compare_ranks(run), _explanations(run)
+    of_ranks, steps = _compare_ranks(run), _read_steps(run)
+    explanations = _explanations(run, steps)
     shown = _load_summaries(run.windows, _BUDGET - len(msgspec.json.encode([of_ranks, explanations])))
-    steps, count = _read_steps(run), len(run.listing.windows)
+    count = len(run.listing.windows)
     of_run = [*of_ranks.pop("findings", ()), *_rare_work_findings(run, steps)]
     data = {
         "format": FORMAT,
@@ -129,22 +132,30 @@ def _order_ranks(window: FinishedWindow) -> list[Place]:
     return list(dict.fromkeys([window.place, slowest, *window.captures]))
 
 
-def _explanations(run: FinishedRun) -> dict[str, Any]:
+def _explanations(run: FinishedRun, steps: Mapping[str, Steps]) -> dict[str, Any]:
     windows = {stage: window for stage in run.stages if (window := run.explanation(stage)) is not None}
     summaries = {stage: _load_summaries([window], _BUDGET).get(window.place) for stage, window in windows.items()}
-    return {stage: _explanation(windows[stage], summary) for stage, summary in summaries.items() if summary is not None}
+    return {
+        stage: _explanation(windows[stage], summary, steps.get(in_timeline(stage), NONE))
+        for stage, summary in summaries.items()
+        if summary is not None
+    }
 
 
-def _explanation(window: FinishedWindow, summary: dict[str, Any]) -> dict[str, Any]:
+def _explanation(window: FinishedWindow, summary: dict[str, Any], steps: Steps) -> dict[str, Any]:
     shapes = summary.get("operators", {}).get("shapes")
     parts = {name: summary[name] for name in EXPLAINED if name in summary} | ({"shapes": shapes} if shapes else {})
+    found = summary.get("findings") or {"rows": []}
+    if findings.is_periodically_long(steps, window.capture.first):  # its functions are not those of the usual steps
+        parts.pop("largest_functions", None)
+        found = found | {"rows": [row for row in found["rows"] if row["rule"] != UNNAMED]}
     return {
         "name": window.name,
         "steps": words.steps(window.capture.first, window.last),
         "rank": window.capture.rank,
         **json_values.facts({"model": summary.get("subject", {}).get("model"), "least_ms": _least_ms(summary)}),
         "parts": parts,
-        "findings": summary.get("findings") or {"rows": []},
+        "findings": found,
     }
 
 

@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from perfhooks.analysis.findings.finding import gain as gain_text
-from perfhooks.analysis.findings.finding import of_step
 from perfhooks.analysis.ranks.missing import name_ranks
 from perfhooks.core import words
 from perfhooks.run.reading import is_plain, read_bytes
@@ -139,7 +138,7 @@ def _draw_findings(console: Console, table: pl.DataFrame) -> None:
 
 
 def gain(finding: Mapping[str, Any]) -> str:
-    amount = of_step(gain_text(finding))
+    amount = words.of_step(gain_text(finding))
     return f" (gain: {amount})" if amount else ""
 
 
