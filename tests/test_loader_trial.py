@@ -165,6 +165,23 @@ def test_worker_that_ends_with_a_lock_of_the_loader_is_killed(monkeypatch):
     assert nothing_stays(before)
 
 
+def test_worker_that_ends_during_a_finalizer_is_noticed_afterwards(monkeypatch):
+    """Python drops errors of finalizers."""
+
+    class Finalized:
+        def __del__(self):
+            signal.raise_signal(signal.SIGCHLD)
+
+    monkeypatch.setattr(LoaderRunner, "_awaited", SimpleNamespace(workers=[SimpleNamespace(exitcode=1)]))
+    before = signal.signal(signal.SIGCHLD, LoaderRunner.check_awaited)
+    try:
+        Finalized()
+        with pytest.raises(loader_runner._WorkerEnded):
+            time.sleep(60)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def test_killed_worker_costs_only_its_setting():
     """The handler of torch would raise an error at any line of the main thread."""
     before, killed, rounds = children(), [], []

@@ -15,6 +15,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
@@ -31,11 +32,14 @@ from perfhooks.trials.loader_results import TOLERANCE, LoaderResult, LoaderSetti
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
 
     from perfhooks.analysis.comparison.difference import Outcome
 
 BLOCK_S: Final = 0.25
 """Minimum length of a block in s. A usual batch takes a tenth of this time."""
+_AGAIN_S: Final = 0.05
+"""Time in s until a check is repeated. Finalizers take less."""
 
 
 class _WorkerClocks(NamedTuple):
@@ -103,10 +107,17 @@ class LoaderRunner:
                 os.kill(pid, number)
 
     @classmethod
-    def check_awaited(cls, *_: object) -> None:
-        """Raise an error if a worker of the awaited batch has ended: torch could wait forever for its locks."""
+    def check_awaited(cls, _: int = 0, frame: FrameType | None = None) -> None:
+        """Raise an error if a worker of the awaited batch has ended: torch could wait forever for its locks.
+
+        Python drops an error in a finalizer. In such a ``frame``, the check is repeated later.
+        """
         awaited, cls._awaited = cls._awaited, None
-        if awaited is not None and any(worker.exitcode is not None for worker in awaited.workers):
+        has_ended = awaited is not None and any(worker.exitcode is not None for worker in awaited.workers)
+        is_in_finalizer = has_ended and any(each.f_code.co_name == "__del__" for each, _ in traceback.walk_stack(frame))
+        if is_in_finalizer:
+            threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGCHLD)).start()
+        elif has_ended:
             raise _WorkerEnded
         cls._awaited = awaited
 
