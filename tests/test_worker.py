@@ -18,7 +18,7 @@ import torch
 
 from perfhooks import Profiler
 from perfhooks.record.loop.tasks import QUEUE, Tasks
-from perfhooks.record.loop.worker import Worker, spawn
+from perfhooks.record.loop.worker import Priority, Worker, spawn
 from perfhooks.report.finishing import serving
 from perfhooks.report.finishing.leftovers import finish_all
 from perfhooks.report.finishing.messages import FinishWindow, WriteSteps, encode
@@ -99,6 +99,48 @@ def test_worker_has_a_low_priority_until_the_program_waits(tmp_path):
     assert nice_after(tasks.poll) == 10
     os.kill(tasks.worker.pid, signal.SIGCONT)
     tasks.leave(TIMEOUT)
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this Linux compares no sessions")
+def test_worker_of_an_ended_training_has_the_usual_priority(tmp_path):
+    """It has no training to disturb. On a busy machine, a low priority would delay its report by minutes."""
+    script = f"""
+        import os, time
+        from pathlib import Path
+        from perfhooks.record.loop.tasks import Tasks
+        from perfhooks.report.finishing.messages import FinishWindow
+        tasks = Tasks(bool, "raise")
+        tasks.open(Path("worker.log"))
+        group = Path(f"/proc/{{tasks.worker.pid}}/autogroup")
+        if not os.fork():  # the channel stays open, and the worker waits for messages
+            time.sleep({TIMEOUT})
+            os._exit(0)
+        while group.read_text().split()[-1] != "19":
+            tasks.send(FinishWindow("nowhere", 0))
+            time.sleep(0.12)
+        print(tasks.worker.pid, flush=True)
+        os._exit(0)
+    """
+    words = [sys.executable, "-c", textwrap.dedent(script)]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True) as training:
+        worker = int(training.stdout.readline())
+        try:
+            training.wait(TIMEOUT)
+            group, deadline = Path(f"/proc/{worker}/autogroup"), time.monotonic() + TIMEOUT
+            while group.read_text().split()[-1] != "0":
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        finally:
+            os.killpg(training.pid, signal.SIGKILL)
+            os.kill(worker, signal.SIGKILL)
+
+
+def test_worker_that_is_left_behind_has_the_usual_priority():
+    tasks, calls = Tasks(bool, "raise"), []
+    tasks.worker = SimpleNamespace(close=bool, set_priority=calls.append, leave=calls.append)
+    tasks.pending["w"] = FinishWindow("w", 0)
+    assert not tasks.leave(0)
+    assert calls == [Priority.NORMAL, 0.0]
 
 
 def test_worker_waits_for_messages_on_a_channel_without_blocking(tmp_path, monkeypatch):
@@ -360,8 +402,9 @@ def test_worker_checks_its_training_once_per_second(monkeypatch):
     there = iter([7, 7, 7, 1])
     monkeypatch.setattr(serving, "os", SimpleNamespace(getppid=lambda: next(there), _exit=slept.append))
     monkeypatch.setattr(serving, "time", SimpleNamespace(sleep=slept.append))
+    monkeypatch.setattr(serving, "_raise_priority", lambda: slept.append("priority"))
     serving._exit_when_orphaned(7)
-    assert slept == [1, 1, 1, 900, 1]
+    assert slept == [1, 1, 1, "priority", 900, 1]
 
 
 def test_worker_of_an_ended_training_ends_after_its_handler():
