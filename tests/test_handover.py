@@ -109,6 +109,16 @@ def test_incomplete_trace_of_the_recorder_is_no_trace(monkeypatch, caplog):
     assert [path.name for path in Path("runs/r").rglob("*.trace.json*")] == []
 
 
+def test_work_of_perfhooks_between_two_steps_is_in_no_step(monkeypatch):
+    """After each recorded step, perfhooks measures whether another one fits the budget."""
+    monkeypatch.setattr(Window, "has_room_for_step", lambda _: not time.sleep(0.5))
+    trained("wait=1 warmup=1 active=4 repeat=1", 8, **FAST)
+    with Path("runs/r/train-000002-000005/rank0.steps.csv").open() as file:
+        walls = [float(row["wall_ms"]) for row in csv.DictReader(file)]
+    assert len(walls) == 4
+    assert max(walls) < 500
+
+
 def test_silence_leaves_no_file_open():
     """Counted over many, as other threads open and close files as well."""
     before = sum(1 for _ in Path("/dev/fd").iterdir())
