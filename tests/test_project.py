@@ -329,7 +329,9 @@ CHANGES_OTHERWISE = {
     "cli/actions/mirror.py": "the user's own folder for temporary files",
     "core/thread_time.py": "the kernel's files, which it only reads",
     "analysis/ranks/clocks.py": "no file, but numbers in a table",
-    "record/loop/worker.py": "the priority of a session, in a file of the kernel",
+    **dict.fromkeys(
+        ("record/loop/worker.py", "report/finishing/serving.py"), "the priority of a session, in a file of the kernel"
+    ),
     **dict.fromkeys(
         (
             *("record/launch/notes.py", "record/launch/detached.py", "record/launch/site/sitecustomize.py"),
