@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 BLOCK_S: Final = 0.25
 """Minimum length of a block in s. A usual batch takes a tenth of this time."""
-_AGAIN_S: Final = 0.05
+_REPEAT_S: Final = 0.05
 """Time in s until a check is repeated. Finalizers take less."""
 
 
@@ -116,7 +116,7 @@ class LoaderRunner:
         has_ended = awaited is not None and any(worker.exitcode is not None for worker in awaited.workers)
         is_in_finalizer = has_ended and any(each.f_code.co_name == "__del__" for each, _ in traceback.walk_stack(frame))
         if is_in_finalizer:
-            threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGCHLD)).start()
+            threading.Timer(_REPEAT_S, os.kill, (os.getpid(), signal.SIGCHLD)).start()
         elif has_ended:
             raise _WorkerEnded
         cls._awaited = awaited

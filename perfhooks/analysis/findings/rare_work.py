@@ -95,12 +95,10 @@ _FIXABLE: Final = (GARBAGE, CHECKPOINT, EVALUATION, DEVICE, BLOCKING, OWN)
 def of_run(rows: Sequence[RareWork], steps: Steps, framework: str = "", slow: Iterable[SlowStep] = ()) -> list[Finding]:
     results: list[Finding] = []
     for rule, part in RUN_RULES:
-        of_part = [row for row in rows if row.part == part]
-        work = (
-            _slow_work(slow, steps, {row.step for row in rows}, framework)
-            if part == _SLOW
-            else _work_of_part(of_part, steps, framework)
-        )
+        if part == _SLOW:
+            work = _slow_work(slow, steps, {row.step for row in rows}, framework)
+        else:
+            work = _work_of_part([row for row in rows if row.part == part], steps, framework)
         results += rule(work) if work is not None else ()
     return results
 
@@ -122,7 +120,7 @@ def _slow_work(slow: Iterable[SlowStep], steps: Steps, rare_steps: set[int], fra
     ]
     if long is None:
         return _work_of_part(work, steps, framework)
-    typical = steps.typical()  # periodic steps without a cause are known only among unprofiled steps
+    typical = steps.typical()  # the recorder can make a step long, so only unprofiled steps show a period
     numbers = set(typical.numbers.tolist())
     return Rare([row for row in work if row.step in numbers], len(numbers), float(typical.all_ms.sum()), framework)
 
@@ -221,8 +219,8 @@ def slow_steps(work: Rare) -> Iterator[Finding]:
     """Report slow steps whose time above the median takes at least 10% of the run (`MAJOR`).
 
     The causes come from ``rank0.slow.csv``. Waits for data and for other ranks do not count, nor do compilations.
-    Slow steps with an unknown cause count if the slow steps are periodic, or if more of the time has a known cause;
-    those that waited for a CPU count only at the period. Steps with a validation or checkpoint of ``rank0.rare.csv`` do
+    Slow steps with an unknown cause count if the slow steps are periodic, or if more of the time has a known cause.
+    Steps that waited for a CPU count only at the period. Steps with a validation or checkpoint of ``rank0.rare.csv`` do
     not count. If the slow steps are periodic, times and percentages are those of unprofiled steps.
     """
     if work.share >= MAJOR:

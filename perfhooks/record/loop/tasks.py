@@ -200,7 +200,8 @@ class Tasks:
         is_done = self.wait(timeout, is_loud=is_loud)
         for worker in [*self._former, self.worker]:
             if worker is not None:
-                worker.set_priority(Priority.NORMAL)
+                if self.pending:
+                    worker.set_priority(Priority.NORMAL)
                 worker.leave(EXIT_S if not self.pending else 0.0)
         self._former.clear()
         self.worker = None
