@@ -55,7 +55,7 @@ class Gain(_Complete):
 
     ms: Annotated[float, Meta(description="Estimate in ms; an upper bound if `confidence` is `bound`.")]
     percent: Annotated[
-        float | None, Meta(description="Percentage of the step; of the run for validation and checkpoints.")
+        float | None, Meta(description="Percentage of the step; of the run for validation, checkpoints and slow steps.")
     ]
     interval_ms: Annotated[
         Interval, Meta(description="Range of the gain. The upper end is all the time that the fix affects.")
