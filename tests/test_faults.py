@@ -183,10 +183,10 @@ if hasattr(torch.autograd, "_is_kineto_stopped"):
         run("device")
 
 # faked, as a test may not set it; the recorder goes by the clock, so that steps would take an hour
-from perfhooks.record.loop import wall_clock
-now, set_s = time.time, [0]
-clock = type("", (), {"time": lambda: now() + set_s[0], "perf_counter": time.perf_counter})
-with patch.object(wall_clock, "time", clock):
+from perfhooks.record.loop import wall_clock, window
+ahead_s, set_s = wall_clock.system_ahead_s, [0]
+moved = lambda: ahead_s() + set_s[0]
+with patch.object(wall_clock, "system_ahead_s", moved), patch.object(window, "system_ahead_s", moved):
     run("clock", lambda: set_s.__setitem__(0, 3600), 3, schedule="wait=1 warmup=1 active=2 repeat=2")
 
 def batches():
@@ -293,7 +293,7 @@ def test_an_interpreter_that_exits_with_the_profiler_open(survived):
 )
 def test_clock_that_drifts_marks_no_window(monkeypatch, moved_s, recorded_s, is_doubtful):
     """Up to 1% of what was recorded, and a millisecond for the readings; beyond that it was set, forward or back."""
-    monkeypatch.setattr(wall_clock, "ahead_s", lambda: 7.0 + moved_s)
+    monkeypatch.setattr(wall_clock, "system_ahead_s", lambda: 7.0 + moved_s)
     assert (f"{moved_s:+.3f} s" in wall_clock.describe_change(7.0, recorded_s)) == is_doubtful
     assert bool(wall_clock.describe_change(7.0, recorded_s)) == is_doubtful
 

@@ -18,6 +18,7 @@ from perfhooks import testing
 from perfhooks.analysis import findings
 from perfhooks.analysis.findings import Evidence, Finding
 from perfhooks.analysis.findings.finding import source_location
+from perfhooks.core import labels
 from perfhooks.run.capture import Capture, Cost, Place
 from perfhooks.testing import annotation, kernel, launch, op, step_mark
 from perfhooks.trace import read
@@ -207,11 +208,14 @@ def test_a_step_that_was_cut_short_does_not_count(tmp_path):
     assert rules(find(dataclasses.replace(capture, partial=None), trace_of(tmp_path, events))) == []
 
 
-def test_a_mark_without_a_step_does_not_count(tmp_path):
-    """As an idle ``step()`` leaves one at the end of some recordings."""
-    events = [*waiting(50), step_mark(2, 200 * MS, 201 * MS)]
-    tables = Evidence(Capture(first=0, last=2, reached=3), trace_of(tmp_path, events))
-    assert tables.steps["step"].to_list() == [0, 1]
+@pytest.mark.parametrize(
+    ("capture", "steps"),
+    [(Capture(stage=labels.FOREIGN), [0, 1]), (Capture(last=2, reached=3), [0, 1, 2])],
+)
+def test_a_short_mark_at_the_end_counts_only_if_it_was_planned(tmp_path, capture, steps):
+    """An idle ``step()`` leaves one at the end of foreign recordings. In ours, an earlier step may have been paused."""
+    trace = trace_of(tmp_path, [*waiting(50), step_mark(2, 200 * MS, 201 * MS)])
+    assert Evidence(capture, trace).steps["step"].to_list() == steps
 
 
 def test_gain_of_the_host_is_idle_time_between_device_work(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from perfhooks import testing
 from perfhooks.analysis import findings
+from perfhooks.core import clocks
 from perfhooks.report.page import headline
 from perfhooks.run import timeline
 from perfhooks.run.capture import Capture, Cost
@@ -73,3 +74,17 @@ def test_own_work_of_a_window_is_that_of_its_thread_and_time(monkeypatch):
     ((begin, end),) = timeline.own_work_s(now - 2, now)
     late_s = (timeline.clock() - clock) * 1e-9 + 0.01
     assert (begin, end) == (pytest.approx(now - 2, abs=late_s), pytest.approx(now - 1, abs=late_s))
+
+
+def test_pause_between_two_clocks_moves_no_own_work(monkeypatch):
+    """A busy machine may pause the thread for 10 ms between its readings of the two clocks: a whole step."""
+    read, pauses_s = clocks.time.time, iter([0.0, 0.02])
+
+    def paused_after():
+        now = read()
+        clocks.time.sleep(next(pauses_s, 0.0))
+        return now
+
+    before = clocks.system_ahead_s()
+    monkeypatch.setattr(clocks.time, "time", paused_after)
+    assert clocks.system_ahead_s() == pytest.approx(before, abs=0.005)

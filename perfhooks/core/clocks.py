@@ -22,7 +22,7 @@ else:
 
     time.sleep = _sleep
 
-__all__ = ["time"]
+__all__ = ["system_ahead_s", "time"]
 
 if hasattr(os, "fork"):
     _read_clock = ctypes.PyDLL(None).clock_gettime
@@ -34,3 +34,16 @@ if hasattr(os, "fork"):
 
     time.time_ns = _time_ns
     time.time = lambda: _time_ns() / 1e9
+
+
+def system_ahead_s() -> float:
+    """Return how many seconds the system clock is ahead of ``perf_counter``.
+
+    The thread may be paused between two readings, so the shortest of several measurements counts.
+    """
+    return min(_read() for _ in range(5))[1]
+
+
+def _read() -> tuple[float, float]:
+    before, now, after = time.perf_counter(), time.time(), time.perf_counter()
+    return after - before, now - (before + after) / 2

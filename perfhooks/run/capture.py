@@ -184,12 +184,10 @@ class Capture:
         """Return the tables of the window."""
         from perfhooks.trace.window import Tables
 
-        owners = tuple(sorted(self.owners.items()))
         first = self.first if self.last is None else 0
         stage = None if self.stage == FOREIGN else self.stage
-        return Tables(
-            trace, self.rank, stage, first=first, unfinished=self.unfinished_step, owners=owners, own_work=self.own_work
-        )
+        owners = tuple(sorted(self.owners.items()))
+        return Tables(trace, self.rank, stage, first, self.last, self.unfinished_step, self.own_work, owners)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from perfhooks.core import labels
-from perfhooks.core.clocks import time
+from perfhooks.core.clocks import system_ahead_s, time
 from perfhooks.core.schedule import Phase
 from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import read_bytes
@@ -38,8 +38,8 @@ OWN_WORK: Final[deque[tuple[int, int, int]]] = deque(maxlen=_ASIDE)
 
 def own_work_s(began: float, ended: float) -> tuple[tuple[float, float], ...]:
     """Return begin and end of the intervals in which perfhooks blocked the calling thread, in seconds since 1970."""
-    ahead_ns, thread = time.time_ns() - clock(), threading.get_ident()
-    work = (((begin + ahead_ns) * 1e-9, (end + ahead_ns) * 1e-9) for own, begin, end in list(OWN_WORK) if own == thread)
+    ahead_s, thread = system_ahead_s(), threading.get_ident()
+    work = ((begin * 1e-9 + ahead_s, end * 1e-9 + ahead_s) for own, begin, end in list(OWN_WORK) if own == thread)
     return tuple((max(begin, began), min(end, ended)) for begin, end in work if begin < ended and end > began)
 
 

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 class Tables:
     """Tables of one window, each computed on first access. Tables of steps contain complete steps only.
 
-    The final step is incomplete if it was open at the end of the recording, or if it is only the short mark of an extra
-    ``step()`` call. If no step is complete, incomplete steps are used. In a trace without marks, the whole recording is
-    one step.
+    The final step is incomplete if it was open at the end of the recording. In a recording without a known ``last``
+    step, it is also incomplete if it is only the short mark of an extra ``step()`` call. If no step is complete,
+    incomplete steps are used. In a trace without marks, the whole recording is one step.
     """
 
     trace: Trace
@@ -56,6 +56,8 @@ class Tables:
     """
     first: int = 0
     """Number of the first complete step. Earlier steps are warm-up."""
+    last: int | None = None
+    """Number of the last planned step, if known."""
     unfinished: int | None = None
     """Number of the step that was open at the end of the recording."""
     own_work: tuple[tuple[float, float], ...] = ()
@@ -73,14 +75,13 @@ class Tables:
     @property
     def counting(self) -> Flags:
         """Whether the tables contain the step of each of `marks`."""
-        return _counting(self.trace, self.first, self.unfinished)
+        return _counting(self.trace, self.first, self.last, self.unfinished)
 
     @property
     def steps(self) -> pl.DataFrame:
         """See `perfhooks.trace.tables.steps.table`."""
-        return _steps(
-            self.trace, self.rank, self.stage, first=self.first, unfinished=self.unfinished, own_work=self.own_work
-        )
+        all_steps = _steps(self.trace, self.rank, self.stage, self.own_work)
+        return all_steps.filter(pl.Series(self.counting, dtype=pl.Boolean))
 
     def operators(self, by: Iterable[str] = (), *, stack_depth: int = 5, all_flops: bool = False) -> pl.DataFrame:
         """See `perfhooks.trace.tables.operators.table`."""
@@ -209,7 +210,7 @@ def _labels(trace: Trace) -> pl.DataFrame:
 
 
 @cached_per_trace
-def _counting(trace: Trace, first: int, unfinished: int | None) -> Flags:
+def _counting(trace: Trace, first: int, last: int | None, unfinished: int | None) -> Flags:
     marks = step_marks.find(trace)
     wall: Ints = marks.end - marks.start
     is_finished = [number != unfinished and (number is None or number >= first) for number in marks.number]
@@ -218,7 +219,7 @@ def _counting(trace: Trace, first: int, unfinished: int | None) -> Flags:
     typical = np.median(wall[finished] if finished.any() else wall) if len(wall) else 0.0
     is_whole: Flags = np.ones(len(wall), np.bool_)
     # a step() after the last step leaves a short last mark, of less than a tenth of a step
-    if len(wall) and wall[-1] < 0.1 * typical:
+    if len(wall) and marks.number[-1] != last and wall[-1] < 0.1 * typical:
         op_starts = trace.start[trace.rows(Kind.OP)]
         is_whole[-1] = bool(((op_starts >= marks.start[-1]) & (op_starts < marks.end[-1])).any())
     is_counting = is_whole & finished
@@ -227,16 +228,9 @@ def _counting(trace: Trace, first: int, unfinished: int | None) -> Flags:
 
 @cached_per_trace
 def _steps(
-    trace: Trace,
-    rank: int | None,
-    stage: str | None,
-    *,
-    first: int,
-    unfinished: int | None,
-    own_work: tuple[tuple[float, float], ...],
+    trace: Trace, rank: int | None, stage: str | None, own_work: tuple[tuple[float, float], ...]
 ) -> pl.DataFrame:
-    all_steps = steps.table(trace, rank=rank, stage=stage, own_work=own_work)
-    return all_steps.filter(pl.Series(_counting(trace, first, unfinished), dtype=pl.Boolean))
+    return steps.table(trace, rank=rank, stage=stage, own_work=own_work)
 
 
 @cached_per_trace

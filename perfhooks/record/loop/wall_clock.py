@@ -5,21 +5,12 @@ Kineto uses the system clock, so a change makes all times of a window wrong.
 
 from __future__ import annotations
 
-from perfhooks.core.clocks import time
-
-
-def ahead_s() -> float:
-    return min(_read() for _ in range(5))[1]
-
-
-def _read() -> tuple[float, float]:
-    before, now, after = time.perf_counter(), time.time(), time.perf_counter()
-    return after - before, now - (before + after) / 2
+from perfhooks.core.clocks import system_ahead_s
 
 
 def describe_change(ahead_at_start_s: float, recorded_s: float) -> str:
     """Return a note; empty if the clock was not changed."""
-    moved_s = ahead_s() - ahead_at_start_s
+    moved_s = system_ahead_s() - ahead_at_start_s
     if abs(moved_s) <= 1e-3 + 0.01 * recorded_s:
         return ""
     return (

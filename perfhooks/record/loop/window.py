@@ -16,7 +16,7 @@ from torch._C._autograd import _enable_record_function, _profiler_enabled
 from torch.profiler import ProfilerAction, ProfilerActivity
 
 from perfhooks.core import process
-from perfhooks.core.clocks import time
+from perfhooks.core.clocks import system_ahead_s, time
 from perfhooks.core.labels import DEVICE_STOPPED
 from perfhooks.core.schedule import Phase
 from perfhooks.record.loop import labelling, next_recorder, stack_support, wall_clock
@@ -324,7 +324,7 @@ class Window(WindowResults):
         self._thread = threading.current_thread()
         if torch.cuda.is_initialized():
             self._device = torch.cuda.current_device()
-        self._began, self._ahead_s, self.began = time.perf_counter(), wall_clock.ahead_s(), time.time()
+        self._began, self._ahead_s, self.began = time.perf_counter(), system_ahead_s(), time.time()
         with stack_support.no_collection() if self.with_stack else contextlib.nullcontext():
             super().start_trace()
         self.budget.begin()
