@@ -210,7 +210,7 @@ def test_a_step_that_was_cut_short_does_not_count(tmp_path):
 
 @pytest.mark.parametrize(
     ("capture", "steps"),
-    [(Capture(stage=labels.FOREIGN), [0, 1]), (Capture(last=2, reached=3), [0, 1, 2])],
+    [(Capture(stage=labels.FOREIGN, last=0), [0, 1]), (Capture(last=2, reached=3), [0, 1, 2])],
 )
 def test_a_short_mark_at_the_end_counts_only_if_it_was_planned(tmp_path, capture, steps):
     """An idle ``step()`` leaves one at the end of foreign recordings. In ours, an earlier step may have been paused."""

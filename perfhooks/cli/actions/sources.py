@@ -120,4 +120,8 @@ def _source(place: Place) -> Source | None:
     path: Path | str | None = place.trace() or next(filter(None, map(mirror.url_of, map(place.artifact, TRACES))), None)
     if path is None and capture is not None and is_plain(place.saved(capture)):
         path = place.saved(capture)
-    return None if path is None else Source(path, place.folder.name, capture or Capture(rank=place.rank, stage=FOREIGN))
+    return (
+        None
+        if path is None
+        else Source(path, place.folder.name, capture or Capture(rank=place.rank, stage=FOREIGN, last=0))
+    )
