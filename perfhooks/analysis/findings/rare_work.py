@@ -14,6 +14,7 @@ from perfhooks.core.statistics import is_near
 from perfhooks.run.live.slow_causes import (
     BLOCKING,
     CHECKPOINT,
+    COMPILATION,
     CONTENTION,
     DEVICE,
     EVALUATION,
@@ -65,6 +66,8 @@ class Rare(NamedTuple):
         saving, lines = 1.0 if is_bound else 0.5, self._lines()
         values = {"share": self.share, "period": period, "mean_ms": self.ms / len(self.rows)}
         versions = [] if period is None else ["periodic"] if lines else ["periodic", "unknown-lines"]
+        if sum(row.ms for row in self.rows if row.part == COMPILATION) > self.ms / 2:
+            versions.append("compilation")
         text = FindingText(rule, values, versions, frameworks.package(self.framework))
         count = text(
             "count",
@@ -88,8 +91,8 @@ class Rare(NamedTuple):
 _SLOW: Final = "slow"
 _MIN_GAPS: Final = 5
 """Minimum distances of slow steps for a period. By chance, five random distances are rarely equal."""
-_FIXABLE: Final = (GARBAGE, CHECKPOINT, EVALUATION, DEVICE, BLOCKING, OWN)
-"""Causes of slow steps that no other rule reports."""
+_FIXABLE: Final = (GARBAGE, COMPILATION, CHECKPOINT, EVALUATION, DEVICE, BLOCKING, OWN)
+"""Causes of slow steps that no other rule reports for steps outside of the windows."""
 
 
 def of_run(rows: Sequence[RareWork], steps: Steps, framework: str = "", slow: Iterable[SlowStep] = ()) -> list[Finding]:
@@ -115,8 +118,9 @@ def _slow_work(slow: Iterable[SlowStep], steps: Steps, rare_steps: set[int], fra
     long = _find_long_steps(steps, rare_steps | of_other_rules, contended)
     excess_ms |= {} if long is None else long.excess_ms
     work = [
-        RareWork(stages.TRAIN, step, _SLOW, ms, fixable[step].line if step in fixable else "")
+        RareWork(stages.TRAIN, step, row.cause if row else UNKNOWN, ms, row.line if row else "")
         for step, ms in excess_ms.items()
+        for row in [fixable.get(step)]
     ]
     if long is None:
         return _work_of_part(work, steps, framework)
@@ -218,7 +222,7 @@ def checkpoint_in_steps(work: Rare) -> Iterator[Finding]:
 def slow_steps(work: Rare) -> Iterator[Finding]:
     """Report slow steps whose time above the median takes at least 10% of the run (`MAJOR`).
 
-    The causes come from ``rank0.slow.csv``. Waits for data and for other ranks do not count, nor do compilations.
+    The causes come from ``rank0.slow.csv``. Waits for data and for other ranks do not count.
     Slow steps with an unknown cause count if the slow steps are periodic, or if more of the time has a known cause.
     Steps that waited for a CPU count only at the period. Steps with a validation or checkpoint of ``rank0.rare.csv`` do
     not count. If the slow steps are periodic, times and percentages are those of unprofiled steps.
