@@ -120,7 +120,8 @@ def test_planted_slow_steps_have_their_cause_and_line(tmp_path, channel):
         row = found[step]
         assert (row.explained_ms is None) == (step in unknown)
         assert row.explained_ms is None or 0.45 * row.wall_ms < row.explained_ms <= row.wall_ms
-    assert {cause for cause, _ in causes.values() if f": {cause}" in done.stderr} == set(named.values())
+    logged = {cause for cause, _ in causes.values() if f": {cause}" in done.stderr}
+    assert set(named.values()) <= logged <= {row.cause for row in found.values()}  # other steps may be slow, too
     folded = (tmp_path / "perf/job/rank0.slow.folded").read_text()
     assert any("spin (" in line and int(line.rpartition(" ")[2]) > 0 for line in folded.splitlines())
 

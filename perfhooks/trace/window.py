@@ -80,8 +80,7 @@ class Tables:
     @property
     def steps(self) -> pl.DataFrame:
         """See `perfhooks.trace.tables.steps.table`."""
-        all_steps = _steps(self.trace, self.rank, self.stage, self.own_work)
-        return all_steps.filter(pl.Series(self.counting, dtype=pl.Boolean))
+        return _steps(self.trace, self.rank, self.stage, self.own_work, tuple(self.counting.tolist()))
 
     def operators(self, by: Iterable[str] = (), *, stack_depth: int = 5, all_flops: bool = False) -> pl.DataFrame:
         """See `perfhooks.trace.tables.operators.table`."""
@@ -228,9 +227,14 @@ def _counting(trace: Trace, first: int, last: int | None, unfinished: int | None
 
 @cached_per_trace
 def _steps(
-    trace: Trace, rank: int | None, stage: str | None, own_work: tuple[tuple[float, float], ...]
+    trace: Trace,
+    rank: int | None,
+    stage: str | None,
+    own_work: tuple[tuple[float, float], ...],
+    counting: tuple[bool, ...],
 ) -> pl.DataFrame:
-    return steps.table(trace, rank=rank, stage=stage, own_work=own_work)
+    all_steps = steps.table(trace, rank=rank, stage=stage, own_work=own_work)
+    return all_steps.filter(pl.Series(counting, dtype=pl.Boolean))
 
 
 @cached_per_trace
