@@ -21,7 +21,7 @@ from perfhooks.report.finishing.messages import FinishWindow, UpdateReport, Writ
 from perfhooks.report.handlers import Handler
 from perfhooks.report.handlers.permit import Permit
 from perfhooks.run import layout, rare_work
-from perfhooks.run.capture import Capture, Cost, Place
+from perfhooks.run.capture import EXPLAINS, Capture, Cost, Place
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.run.compilation import Compilation
 from perfhooks.run.folder import Run
@@ -45,6 +45,8 @@ HandlerLike = str | Mapping[str, Any] | Handler | Callable[..., object]
 DEFAULT: Final = "default"
 """Handler name for all handlers whose files the recording options allow."""
 
+_AUTOMATIC: Final = ("", "slow", EXPLAINS)
+"""Origins of windows for which nobody waits, see `perfhooks.run.capture.Capture.request`."""
 _FEW_STEPS: Final = 2048
 """Maximum number of step times that the training writes, in about 1 ms. If there are more, the worker process writes
 them.
@@ -177,7 +179,7 @@ class Handover:
             place.save(replace(facts, cost=cost, spool=spool_path))
             for listen in self.when_saved:
                 listen(place.run, is_speaker=self.is_loud)
-            self._submit(place, explains=facts.explains)
+            self._submit(place, facts.request)
 
     def _save(self, window: RecordedWindow, place: Place, token: str) -> _Saved | None:
         with guard(f"saving the trace of {place.folder.name}", self._on_error):
@@ -231,12 +233,13 @@ class Handover:
             own_work=own_work_s(window.began, window.ended or time.time()),
         )
 
-    def _submit(self, place: Place, *, explains: bool) -> None:
-        if not explains:
+    def _submit(self, place: Place, request: str) -> None:
+        if request != EXPLAINS:
             self.places.append(place)
         self._is_page_old = False
         if self._background:
-            self.tasks.send(FinishWindow(str(place.folder), place.rank, self._permit))
+            task = FinishWindow(str(place.folder), place.rank, self._permit)
+            self.tasks.send(task, is_requested=request not in _AUTOMATIC)
         else:
             self._finished(place, _finisher().finish(place, self._permit))
 

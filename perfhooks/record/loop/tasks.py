@@ -44,6 +44,7 @@ class Tasks:
         self._deaths = 0
         self._next_poll = 0.0
         self._is_awaited = False
+        self._requested: set[str] = set()
 
     def open(self, log: Path | None, *, starts_worker: bool = True) -> None:
         self._log = log
@@ -59,12 +60,15 @@ class Tasks:
             worker.leave()
         self.open(log)
 
-    def send(self, message: Task) -> None:
+    def send(self, message: Task, *, is_requested: bool = False) -> None:
+        """Send a task. If it is the window of a request, somebody waits for it."""
         if self.worker is None and self._deaths < MAX_FAILURES:
             self._start()
         if self.worker is None:
             return
         self.pending[message.task] = message
+        if is_requested:
+            self._requested.add(message.task)
         self.worker.send(message)
         self._set_priority()
 
@@ -80,10 +84,13 @@ class Tasks:
             self._next_poll = now + (now - began) / _POLL_SHARE
 
     def _set_priority(self) -> None:
-        low = Priority.LOW if self.windows_left <= _FEW else Priority.MEDIUM
+        self._requested &= self.pending.keys()
+        priority = Priority.LOW if self.windows_left <= _FEW else Priority.MEDIUM
+        if self._is_awaited or self._requested:
+            priority = Priority.NORMAL
         for worker in [*self._former, self.worker]:
             if worker is not None:
-                worker.set_priority(Priority.NORMAL if self._is_awaited else low)
+                worker.set_priority(priority)
 
     def poll(self, timeout: float = 0.0) -> None:
         self._set_priority()

@@ -142,7 +142,7 @@ class Priority(enum.IntEnum):
     MEDIUM = 10
     """While more than two windows are unfinished."""
     NORMAL = 0
-    """While the program waits for the worker."""
+    """While the program or a request waits for the worker."""
 
 
 class Worker:
