@@ -335,8 +335,8 @@ def test_window_ends_before_the_step_that_exceeds_its_budget(caplog, monkeypatch
 @pytest.mark.recorder
 @pytest.mark.parametrize("schedule", ["wait=1 warmup=1 active=3 repeat=1", None])
 def test_window_ends_inside_a_long_step(schedule, monkeypatch):
-    used, measure = [], WindowBudget.measure
-    monkeypatch.setattr(WindowBudget, "measure", lambda window: used.append(measure(window)) or used[-1])
+    calls, run = [], in_step._run
+    monkeypatch.setattr(in_step, "_run", lambda *arguments: calls.append(run(*arguments)))
     until = time.monotonic() + 60
     with Profiler(schedule=schedule, out="runs", run="r", background=False, max_trace_mb=1) as prof:
         for step in range(5):
@@ -348,7 +348,7 @@ def test_window_ends_inside_a_long_step(schedule, monkeypatch):
     found = facts(path.name)
     assert found["partial"] == "max_trace_mb=1 was reached inside step 2"
     assert found["reached"] == 2
-    assert sum(share >= 1 for share in used) <= 5, "the first look at a spent budget ends the window, or one soon after"
+    assert len(calls) <= 5, "the first call in the main thread ends the window, or one soon after"
 
 
 def test_recording_does_not_end_inside_a_backward_pass():
@@ -506,7 +506,7 @@ def test_another_thread_may_begin_a_window_while_windows_are_counted(monkeypatch
 def test_only_one_pending_call_exists_at_a_time():
     """Python 3.11 would never leave a function that is traced."""
     script = """if True:
-        import sys, threading
+        import sys, threading, time
         from perfhooks.record.loop.ending.in_step import in_main_thread
         ran = []
         def act():
@@ -517,13 +517,17 @@ def test_only_one_pending_call_exists_at_a_time():
             ran.append(1)
         def called():
             pass
+        def repeat():  # a call is dropped if the main thread is in Python's library
+            while not ran:
+                in_main_thread(act)
+                time.sleep(0.01)
         sys.setprofile(lambda *_: None)
-        other = threading.Thread(target=in_main_thread, args=(act,))
+        other = threading.Thread(target=repeat)
         other.start()
-        other.join()
         while not ran:
             called()
-        assert ran == [1], ran
+        other.join()
+        assert set(ran) == {1}, ran
     """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 

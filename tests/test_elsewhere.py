@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -289,6 +290,17 @@ def test_dying_process_loses_only_one_trace():
     found = dict(engines.map_unordered("local:2", partial(die_of, named="1"), ["0", "1", "2", "3"]))
     assert str(found.pop(1)) == "the process that read it died"
     assert found == {number: str(number).encode() for number in (0, 2, 3)}
+
+
+@pytest.mark.process
+def test_process_that_dies_between_two_results_loses_only_its_trace():
+    results = engines.map_unordered("local:1", partial(die_of, named="1"), ["0", "1", "2"])
+    first = next(results)
+    while multiprocessing.active_children():
+        time.sleep(0.01)
+    found = dict([first, *results])
+    assert str(found.pop(1)) == "the process that read it died"
+    assert found == {0: b"0", 2: b"2"}
 
 
 @pytest.mark.parametrize("on", ["slurm", "dask", "ray:", "local:0", "local:many", "dask://"])

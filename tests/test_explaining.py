@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import threading
 from pathlib import Path
@@ -18,11 +17,13 @@ from terminal import steps_of_mean
 import perfhooks
 from perfhooks import trace
 from perfhooks.analysis import findings
-from perfhooks.analysis.findings import texts
+from perfhooks.analysis.findings import evidence as evidence_module
+from perfhooks.analysis.findings import products, texts
 from perfhooks.analysis.findings.finding import UNNAMED, Finding, additional_findings
 from perfhooks.analysis.findings.texts import EvidenceLine
 from perfhooks.cli.actions import show, sources
 from perfhooks.record.loop import requested
+from perfhooks.record.loop.ending import in_step
 from perfhooks.record.loop.limits import explaining, other_threads
 from perfhooks.report.page import run_data
 from perfhooks.report.page.markdown import of_run
@@ -102,8 +103,8 @@ def test_times_come_from_the_first_window(folder):
 
 
 def test_unprofiled_step_of_the_headline_covers_the_run(folder):
-    idle = FinishedRun(folder).steps["train"].unrecorded().all_ms
-    assert captures(folder)[0].cost.idle_step_ms == pytest.approx(statistics.median(idle))
+    usual = FinishedRun(folder).steps["train"].typical()
+    assert captures(folder)[0].cost.idle_step_ms == pytest.approx(usual.median_ms)
     assert first_line(folder).startswith("step ")
 
 
@@ -128,7 +129,9 @@ def test_report_has_one_window_with_its_explanation(folder):
     details, told = window["details"]["0"], page["explanations"]["train"]
     assert (details["explained"], details["subject"]["model"]) == (True, "Net")
     assert (told["name"], told["steps"], told["rank"]) == ("train-000016-000016", "step 16", 0)
-    assert set(told["parts"]) == {"flames", "functions", "modules", "behind_operators", "shapes"}
+    # a function may be large if the step was paused in it
+    parts = set(told["parts"]) - {"largest_functions"}
+    assert parts == {"flames", "functions", "modules", "behind_operators", "shapes"}
     assert set(details["steps"]["rows"]["step"]) == {12, 13, 14}
 
 
@@ -180,6 +183,8 @@ def test_a_second_window_removes_the_advice_to_record_one():
 def test_finding_by_shapes_has_times_of_the_first_window(tmp_path, monkeypatch):
     """Only the second window knows that the products multiply float64."""
     explain_at_once(monkeypatch)
+    monkeypatch.setattr(products, "HEAVY", 0.0)  # a pause may take most of the one step
+    monkeypatch.setattr(evidence_module, "NOTABLE", 0.0)
     folder = train(tmp_path, data=torch.ones(256, 512, dtype=torch.float64)).folder
     stored = json.loads((folder / "report.json").read_bytes())
     (window,) = stored["windows"]
@@ -293,6 +298,7 @@ def test_options_of_the_user_prevent_a_second_window(tmp_path, options, monkeypa
 @pytest.mark.parametrize(("seconds", "mb"), [(1e-6, 20), (1e3, 0.05)])
 def test_too_expensive_second_window_is_replaced_by_one_line(seconds, mb, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(explaining, "EXPLAINING_S", seconds)
+    monkeypatch.setattr(in_step, "SHORTEST_S", 600.0)  # the first window must not end inside a step
     caplog.set_level("INFO", "perfhooks")
     assert len(captures(train(tmp_path, max_trace_mb=mb).folder)) == 1
     limits = f"the budget of {seconds:g} s or max_trace_mb={mb:g}"

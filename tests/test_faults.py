@@ -153,7 +153,7 @@ def delete(folder):
         shutil.rmtree(folder, ignore_errors=True)
 
 run("deleted", lambda: delete("runs/deleted"), 2)
-run("unwritable", lambda: (delete("runs/unwritable"), open("runs/unwritable", "w").close()), 5)
+run("unwritable", lambda: (delete("runs/unwritable"), open("runs/unwritable", "w").close()), 5, watch=False)
 os.mkdir("gone")
 os.chdir("gone")
 os.rmdir("../gone")
@@ -343,7 +343,7 @@ fcntl.ioctl(fd, termios.TIOCSCTTY, 0)
 for number in range(3):
     os.dup2(fd, number)
 os.close(fd)
-train("r", ready, 5)
+train("r", lambda: (print("ready", flush=True), time.sleep(300)), 5)
 """
 
 

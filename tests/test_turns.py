@@ -246,6 +246,14 @@ def test_suggested_seconds_include_slow_first_steps():
     assert programs_below() == []
 
 
+def test_enough_steps_end_no_comparison_although_the_machine_was_stopped():
+    """The steps of 10 ms took 40 s in all, of which the machine was stopped for most."""
+    program = SimpleNamespace(command=SimpleNamespace(name="A"), blocks=[Block(1, 10**7, 10**7, 10**7, None)] * 2)
+    program.steps, program.seconds = 500, 40.0
+    limited = SimpleNamespace(plan=SimpleNamespace(seconds=8))
+    alternation.Alternation._check_limit(limited, program)
+
+
 @pytest.mark.parametrize(
     ("spread", "pairs", "shortage", "line"),
     [

@@ -181,7 +181,8 @@ class Alternation:
             return
         steps_s = [block.wall_ns / block.steps * 1e-9 for block in blocks]
         step_s = min(steps_s)
-        if program.steps + (seconds - program.seconds) / step_s < FEWEST_FIRST + LEAST_BLOCKS:
+        steps_left = max(seconds - program.seconds, 0.0) / step_s
+        if program.steps + steps_left < FEWEST_FIRST + LEAST_BLOCKS:
             enough_s = program.seconds + (FEWEST_FIRST + 2 * LEAST_BLOCKS - program.steps) * max(steps_s)
             raise PerfhooksError(
                 f"a step of {program.command.name} takes {words.ms(step_s * 1e3)}, so --seconds {seconds:g} ends it "

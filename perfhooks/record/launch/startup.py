@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _SCRIPT_SAMPLES: Final = 3
 """Number of consecutive stack samples inside the script after which `when_computing` is called."""
 HEADER: Final = "phase,what,seconds\n"
+LONGEST_WAIT_S: Final = 2.0
+"""Maximum wait for the table at the end of the program in s."""
 
 _IMPORT: Final = vars(_frozen_importlib)["_find_and_load"].__code__
 """Code of the function that each import of a new module calls."""
@@ -80,7 +82,7 @@ class Startup:
     def wait(self) -> None:
         self.end()
         if self._file is not None:
-            self._thread.join(2.0)
+            self._thread.join(LONGEST_WAIT_S)
 
     def rows(self) -> list[tuple[str, str, float]]:
         """Return phase, activity and seconds, in order of the first occurrence."""

@@ -53,9 +53,13 @@ def _local(count: str, work: Work, items: Sequence[str]) -> Iterator[Result]:
         with _process_pool(processes) as pool:
             running: dict[Future[bytes], tuple[int, str]] = {}
             while (pending or running) and not suspects:
-                while pending and len(running) < 2 * processes:
-                    item = pending.pop()
-                    running[pool.submit(work, item[1])] = item
+                try:
+                    while pending and len(running) < 2 * processes:
+                        future = pool.submit(work, pending[-1][1])
+                        running[future] = pending.pop()
+                except BrokenExecutor:  # a process died since the last wait
+                    suspects = [*running.values()]
+                    break
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     item = running.pop(future)
                     if isinstance(future.exception(), BrokenExecutor):
