@@ -164,6 +164,61 @@ def test_python_calls_stay_bounded_in_long_steps(monkeypatch):
     assert seen._estimate_calls(0.0) == pytest.approx(1_000 + 0.002 * 300_000), "a wait makes no calls"
 
 
+@pytest.mark.parametrize(
+    ("gil_wait_s", "operators", "calls"),
+    [
+        (0.003, 2_024, 0.1 * 100_000),
+        (0.003, 2_025, 0.1 * 300_000),
+        (0.005, 0, 0.1 * 1_500_000),
+        (None, 0, 0.1 * 1_500_000),
+    ],
+)
+def test_a_free_gil_shows_that_a_long_step_makes_no_loop_of_calls(monkeypatch, gil_wait_s, operators, calls):
+    """It takes 0.1 s of CPU longer than usual. Its 1,000 usual operators and a block of 1,024 are not noticed."""
+    own_s = now = 0.0
+    monkeypatch.setattr(WindowBudget, "_cpu_s", lambda _: (own_s, 0.0))
+    monkeypatch.setattr("perfhooks.record.loop.limits.budget.time.perf_counter", lambda: now)
+    monkeypatch.setattr(budget, "_counter", lambda: budget._Counter(SimpleNamespace(value=operators / 1_024), 1_024))
+    seen = WindowBudget(Limits(), {"with_stack": True})
+    seen.step_calls = StepCalls(1_000, 0.01)
+    seen.steps_that_fit(1_000)
+    seen.begin()
+    seen._blocks_before = 0
+    own_s = now = 0.11 + operators * 1e-6
+    seen.measure(*([] if gil_wait_s is None else [gil_wait_s]))
+    assert seen._estimate_calls(operators) == pytest.approx(1_000 + calls)
+
+
+@pytest.mark.recorder
+@pytest.mark.parametrize(
+    ("makes_calls", "partial"), [(False, None), (True, "max_trace_mb=10 was reached inside step 3")]
+)
+def test_long_operators_end_no_window_with_stacks(makes_calls, partial):
+    """A busy machine makes operators longer. Its recorded step takes 0.5 s of CPU, that of the warm-up a few ms."""
+    matrix = torch.ones(600, 600)
+
+    def work(*_):
+        return None
+
+    with Profiler(
+        schedule="wait=1 warmup=2 active=1 repeat=1",
+        out="runs",
+        run="r",
+        with_stack=True,
+        max_trace_mb=10,
+        background=False,
+    ) as prof:
+        for step in range(5):
+            began = time.thread_time()
+            while time.thread_time() - began < (0.5 if step == 3 and prof.in_window else 0.005):
+                if makes_calls:
+                    work()
+                else:
+                    matrix @ matrix
+            prof.step()
+    assert facts("train-000003-000003")["partial"] == partial
+
+
 def test_calls_of_a_step_follow_its_warmup_step():
     """Most calls of a step may come at once, for example those of a plot."""
     count = CallCount(1e9)

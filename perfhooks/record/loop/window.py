@@ -177,7 +177,9 @@ class Window(WindowResults):
         if end_in_step is not None:
             budget = self.budget  # not the window, which would keep itself alive
             longest_s = SHORTEST_S if recording.get("with_stack") else LONGEST_S
-            self._overseer = Overseer(lambda: 1.0 if is_spent() else budget.measure(), end_in_step, longest_s)
+            self._overseer = Overseer(
+                lambda gil_wait_s: 1.0 if is_spent() else budget.measure(gil_wait_s), end_in_step, longest_s
+            )
         self._count: CallCount | None = None
         self._step_mark: LabelledRange | None = None
         super().__init__(schedule=self._action if marks_steps else None, on_trace_ready=on_trace_ready, **recording)

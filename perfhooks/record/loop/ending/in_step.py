@@ -21,6 +21,7 @@ import torch
 from perfhooks.core import frames
 from perfhooks.core.clocks import time
 from perfhooks.core.guard import guard
+from perfhooks.core.thread_time import CountedThread
 from perfhooks.record.loop.ending import lifetime, signals
 from perfhooks.record.watch.sampling import leave_profilers, outwards
 
@@ -116,9 +117,12 @@ def used_at_next_measurement(before: float, used: float, passed_s: float, late_s
 
 
 class Overseer:
-    """Thread that measures a recording, and ends it in the main thread if the next measurement would be too late."""
+    """Thread that measures a recording, and ends it in the main thread if the next measurement would be too late.
 
-    def __init__(self, used: Callable[[], float], end: Callable[[], object], longest_s: float) -> None:
+    ``used`` returns the used fraction of the budget. Its argument is how long the thread waited for the GIL, in s.
+    """
+
+    def __init__(self, used: Callable[[float], float], end: Callable[[], object], longest_s: float) -> None:
         self._used, self._end, self._longest_s = used, end, longest_s
         self._is_over = _thread.allocate_lock()
         self.is_running = False
@@ -141,9 +145,14 @@ class Overseer:
         with guard("measuring how much of its budget a recording has used"):
             began = last = time.monotonic()
             used, pause = 0.0, SHORTEST_S
+            thread = CountedThread(_thread.get_native_id())
+            queued_ns = thread.waited_ns()
             while not is_over.acquire(timeout=pause):
+                gil_wait_s = time.monotonic() - last - pause
                 leave_profilers()
-                before, used, now = used, self._used(), time.monotonic()
+                queued_before_ns, queued_ns = queued_ns, thread.waited_ns()
+                gil_wait_s -= 1e-9 * ((queued_ns or 0) - (queued_before_ns or 0))
+                before, used, now = used, self._used(gil_wait_s), time.monotonic()
                 late_s = max(now - last - pause, 0.0)
                 if used_at_next_measurement(before, used, now - last, late_s) >= 1:
                     in_main_thread(functools.partial(self._end_recording, is_over))

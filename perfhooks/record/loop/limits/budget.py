@@ -64,6 +64,10 @@ _CALLS_ERROR: Final = 1.25
 """Maximum ratio of recorded to estimated Python calls in 29 of 30 trainings. torch does not report the number of
 recorded calls, so windows with stacks end earlier by this factor.
 """
+_MOST_CALLS_PER_S: Final = 1_500_000
+"""Measured in a loop of calls under torch's tracer."""
+_FREE_GIL_S: Final = 0.004
+"""Maximum wait for the GIL in s that shows no loop of Python calls, which would release the GIL after 5 ms only."""
 _OPERATORS_PER_S: Final = 150_000
 _PRIOR_EVENTS: Final = 10_000
 """Weight of the default costs in the mean with measured costs, as a number of events. In small recordings, fixed costs
@@ -154,6 +158,8 @@ class _ThreadReading(NamedTuple):
     at: float
     own_s: float
     in_step_s: float
+    calling_s: float
+    """Part of ``in_step_s`` in which the thread may have run a loop of Python calls."""
 
 
 class WindowBudget:
@@ -173,7 +179,9 @@ class WindowBudget:
         self._collections = Collections(in_cpu_time=True)
         self._totals: tuple[float, float] | None = (0.0, 0.0)
         """Total numbers of operators and of Python calls; None while the recording runs."""
-        self._reading = _ThreadReading(0, 0.0, 0.0, 0.0)
+        self._reading = _ThreadReading(0, 0.0, 0.0, 0.0, 0.0)
+        self._gil_wait_s = math.inf
+        self._step_operators = 0.0
         self._step_share = 0.0
 
     def end_count(self, count: CallCount, steps: int) -> None:
@@ -182,7 +190,7 @@ class WindowBudget:
     def begin(self) -> None:
         self._owner = threading.get_ident()
         self._began = self._step_began = now = time.perf_counter()
-        self._steps, self._threads, self._reading = 0, {}, _ThreadReading(0, now, 0.0, 0.0)
+        self._steps, self._threads, self._reading = 0, {}, _ThreadReading(0, now, 0.0, 0.0, 0.0)
         self._untraced = set()
         self._step_share = 0.0
         counter = _counter()
@@ -224,9 +232,14 @@ class WindowBudget:
     def has_room(self) -> bool:
         return self._step_share * (self._steps + 2) < 1
 
-    def measure(self) -> float:
-        """Update `has_room`, and return the used fraction of the limits."""
+    def measure(self, gil_wait_s: float = math.inf) -> float:
+        """Update `has_room`, and return the used fraction of the limits.
+
+        ``gil_wait_s`` is how long the calling thread has just waited for the GIL, if known.
+        """
+        self._gil_wait_s = gil_wait_s
         share, steps, now = self.limits.share(self.cost), self._steps, time.perf_counter()
+        self._gil_wait_s = math.inf
         if steps:
             step_s = (self._step_began - self._began) / steps
             part = min((now - self._step_began) / max(step_s, 1e-9), 1.0)
@@ -240,6 +253,7 @@ class WindowBudget:
         if self.step_calls is not None and not self.step_calls.is_complete:
             return 0.0
         calls = 0.0 if self.step_calls is None else self.step_calls.calls
+        self._step_operators = operators
         return 1 / max(self.limits.share(self._cost_of(operators, calls)), 1e-9)
 
     def max_calls(self) -> float:
@@ -281,10 +295,16 @@ class WindowBudget:
         steps = self._steps if step_calls.is_complete else 0
         # the recorder adds a cost to each operator
         step_s = step_calls.cpu_s + operators / (steps + 1) * _OPERATOR.record_s
-        in_step_s = self._in_step_s(own_s) if step_calls.is_complete else own_s
+        in_step_s, calling_s = self._in_step_s(own_s) if step_calls.is_complete else (own_s, own_s)
         in_step = max(step_calls.after(in_step_s * step_calls.cpu_s / step_s), _CALLS_PER_S * in_step_s)
-        # measured in a loop of calls under torch's tracer
-        beyond = 1_500_000 * max(in_step_s - step_s, 0.0)
+        beyond_s = max(in_step_s - step_s, 0.0)
+        calling_s = min(calling_s, beyond_s)
+        rate = step_calls.calls / step_calls.cpu_s
+        counter = _counter()
+        if operators > self._step_operators * (steps + 1) + (counter.events if counter else 0):
+            rate = max(rate, _CALLS_PER_S)
+        # without more operators or calls, other programs made the same step take more CPU time
+        beyond = _MOST_CALLS_PER_S * calling_s + rate * (beyond_s - calling_s)
         return step_calls.calls * steps + min(in_step, step_calls.calls) + beyond + other_calls
 
     def _estimate_other_calls(self, cpu_s: float) -> float:
@@ -295,15 +315,18 @@ class WindowBudget:
         own = step_calls.calls / step_calls.cpu_s if step_calls is not None and step_calls.cpu_s else 0.0
         return max(_CALLS_PER_S * _corrections.calls, own) * cpu_s
 
-    def _in_step_s(self, own_s: float) -> float:
+    def _in_step_s(self, own_s: float) -> tuple[float, float]:
         last, now, steps, began = self._reading, time.perf_counter(), self._steps, self._step_began
         in_step_s = max(own_s - last.own_s, 0.0)
-        if steps == last.steps:
-            in_step_s += last.in_step_s
-        else:
+        is_same_step = steps == last.steps
+        if not is_same_step:
             in_step_s *= min((now - began) / max(now - last.at, 1e-9), 1.0)
-        self._reading = _ThreadReading(steps, now, own_s, in_step_s)  # one assignment, because two threads may measure
-        return in_step_s
+        calling_s = in_step_s if self._gil_wait_s > _FREE_GIL_S else 0.0
+        if is_same_step:
+            in_step_s, calling_s = in_step_s + last.in_step_s, calling_s + last.calling_s
+        # one assignment, because two threads may measure
+        self._reading = _ThreadReading(steps, now, own_s, in_step_s, calling_s)
+        return in_step_s, calling_s
 
     def _cpu_s(self) -> tuple[float, float]:
         by_thread, here = {}, threading.get_ident()
