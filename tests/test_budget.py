@@ -290,13 +290,15 @@ def test_threads_that_compute_are_busy(is_busy):
         thread.join()
 
 
-@pytest.mark.parametrize(("programs", "is_busy"), [(1e6, True), (0, False)])
+@pytest.mark.parametrize(("programs", "is_busy"), [(3, True), (2, False)])
 def test_crowded_machine_is_observed_longer(monkeypatch, programs, is_busy):
-    """The thread computes in the third of at most five periods."""
+    """The thread computes in the third of at most five periods. A container may use two of 64 CPUs."""
     answers = iter([False, False, True])
     monkeypatch.setattr(other_threads, "has_other_threads", lambda: True)
     monkeypatch.setattr(other_threads, "ThreadLoad", lambda: SimpleNamespace(is_busy=lambda: next(answers)))
     monkeypatch.setattr(other_threads.os, "getloadavg", lambda: (programs, 0.0, 0.0))
+    monkeypatch.setattr(other_threads.os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(other_threads, "cores", lambda: 2)
     assert other_threads.has_busy_threads() is is_busy
 
 

@@ -15,6 +15,7 @@ from perfhooks.core.process import THREADS, has_real_threads
 from perfhooks.core.thread_time import CountedThread
 from perfhooks.record.loop.limits.budget import FIRST_STEPS_S
 from perfhooks.record.watch.sampling import live_clocks
+from perfhooks.run.circumstances import cores
 
 _SHARE: Final = 0.2
 """Maximum share of a recording in the training time. Threads are busy if they use more than this share of one CPU."""
@@ -52,12 +53,15 @@ def has_other_threads() -> bool:
 def has_busy_threads() -> bool:
     """Return whether other threads compete with the calling thread for the GIL.
 
-    If all CPUs are busy, measure up to five times: a busy thread may get no CPU for 5 ms.
+    If all usable CPUs are busy, measure up to five times: a busy thread may get no CPU for 5 ms.
     """
     if not has_other_threads():
         return False
-    is_crowded = hasattr(os, "getloadavg") and os.getloadavg()[0] > (os.cpu_count() or 1)
-    return any(_is_busy_for(0.005) for _ in range(5 if is_crowded else 1))
+    return _is_busy_for(0.005) or (_is_crowded() and any(_is_busy_for(0.005) for _ in range(4)))
+
+
+def _is_crowded() -> bool:
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > (cores() or 1)
 
 
 def _is_busy_for(seconds: float) -> bool:
