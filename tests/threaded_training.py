@@ -6,14 +6,28 @@ the threads in seconds.
 
 import sys
 import threading
+import time
 
 import torch
 
 folder, number, until, pause = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
-for name in ("record.launch.early", "record.loop.requested"):
-    sys.modules[f"perfhooks.{name}"].SHORTEST_WAIT_S = 1e9  # this training may take long on a busy machine
-if not pause:  # on a busy machine, threads that compute may use little of a CPU
-    sys.modules["perfhooks.record.loop.limits.other_threads"]._SHARE = 0.001
+early, requested, other_threads = (
+    sys.modules[f"perfhooks.record.{name}"] for name in ("launch.early", "loop.requested", "loop.limits.other_threads")
+)
+# this training may take long on a busy machine
+early.SHORTEST_WAIT_S = requested.SHORTEST_WAIT_S = early._LONGEST_S = 1e9
+
+
+def is_busy(_seconds):
+    load = other_threads.ThreadLoad()
+    while not load.is_busy():
+        time.sleep(0.005)
+    return True
+
+
+if not pause:  # on a busy machine, threads that compute may use little of a CPU, and none of it for a while
+    other_threads._SHARE = 0.001
+    other_threads._is_busy_for = is_busy
 torch.set_num_threads(1)
 torch.manual_seed(0)
 main, opened, recorded, is_over = threading.get_ident(), [], [], threading.Event()
