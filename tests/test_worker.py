@@ -78,7 +78,7 @@ def test_worker_ends_although_a_forked_child_has_the_channel(worker):
 
 
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this Linux compares no sessions")
-def test_worker_has_a_low_priority_until_the_program_waits(tmp_path):
+def test_worker_has_a_low_priority_until_the_program_or_a_request_waits(tmp_path):
     """The priority of its session, because Linux compares sessions first."""
     tasks = Tasks(bool, "raise")
     tasks.open(tmp_path / "worker.log")
@@ -97,6 +97,10 @@ def test_worker_has_a_low_priority_until_the_program_waits(tmp_path):
     assert nice_after(lambda: tasks.send(windows[2])) == 10
     assert nice_after(lambda: tasks.wait(0.01, is_loud=False)) == 0
     assert nice_after(tasks.poll) == 10
+    assert nice_after(lambda: tasks.send(windows[0], is_requested=True)) == 0
+    assert nice_after(tasks.poll) == 0
+    del tasks.pending[windows[0].task]
+    assert nice_after(tasks.poll) == 19, "the request is done"
     os.kill(tasks.worker.pid, signal.SIGCONT)
     tasks.leave(TIMEOUT)
 
@@ -112,6 +116,8 @@ def test_worker_of_an_ended_training_has_the_usual_priority(tmp_path):
         tasks = Tasks(bool, "raise")
         tasks.open(Path("worker.log"))
         group = Path(f"/proc/{{tasks.worker.pid}}/autogroup")
+        tasks.send(FinishWindow("nowhere", 0))
+        tasks.wait({TIMEOUT})  # with a low priority, the imports of the worker would take minutes on a busy machine
         if not os.fork():  # the channel stays open, and the worker waits for messages
             time.sleep({TIMEOUT})
             os._exit(0)
