@@ -29,9 +29,9 @@ import perfhooks
 
 table, index = torch.nn.Embedding(9, 4), torch.tensor([1, 2])
 handlers = ["page", {"type": "longest-step", "digits": 3}]
-options = {"schedule": "wait=5 warmup=1 active=2 repeat=1", "on_trace_ready": handlers, "exit_timeout": 200}
+options = {"schedule": "wait=5 warmup=1 active=5 repeat=1", "on_trace_ready": handlers, "exit_timeout": 200}
 with perfhooks.Profiler(out="perf", **options) as prof:
-    for _ in range(10):
+    for _ in range(12):
         for _ in range(400):
             table(index)
         prof.step()

@@ -13,7 +13,6 @@ import torch
 
 import perfhooks
 from perfhooks.cli import doctor
-from perfhooks.core.schedule import settled
 from perfhooks.record.loop import stack_support
 from perfhooks.record.loop.limits import explaining
 from perfhooks.record.watch.sampling import outwards
@@ -57,12 +56,11 @@ def windows(folder):
 
 
 @pytest.mark.recorder
+@pytest.mark.usefixtures("even_pace")
 @pytest.mark.parametrize("is_old", [True, False])
 def test_second_window_is_skipped_with_one_line(set_versions, monkeypatch, tmp_path, caplog, is_old):
     caplog.set_level(logging.INFO, "perfhooks")
     set_versions(*(OLD if is_old else ((3, 13, 1), (2, 12))))
-    for name, value in {"_EVEN": 1.0, "SHORTEST_S": 0.0, "_WARMUP_S": 1e9}.items():
-        monkeypatch.setattr(settled, name, value)
     monkeypatch.setattr(explaining, "EXPLAINING_S", 1e3)
     model = torch.nn.Linear(8, 8)
     with perfhooks.Profiler(schedule="when settled", out=tmp_path, run="run", background=False) as prof:

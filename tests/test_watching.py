@@ -110,9 +110,8 @@ def test_planted_slow_steps_have_their_cause_and_line(tmp_path, channel):
     assert len(causes) == 17
     chance = {step for step in causes if found[step].cause in ("unknown", CONTENTION)}  # if a step waited for a CPU
     unknown = {step for step in chance if found[step].cause == "unknown"}
-    assert {step: found[step].line.rpartition("/")[2].rpartition(" (")[2] for step in causes} == {
-        step: line for step, (_, line) in causes.items()
-    }
+    for step, (_, line) in causes.items():
+        assert found[step].line.rpartition("/")[2].rpartition(" (")[2] in {line, *([""] if step in chance else [])}
     named = {step: found[step].cause for step in causes if step not in chance}
     assert named == {step: causes[step][0] for step in named}
     assert len(named) >= len(causes) - 4
@@ -892,12 +891,12 @@ def test_slow_step_requests_a_window_during_a_timeline_write(tmp_path, monkeypat
 
 
 @pytest.mark.recorder
-def test_first_steps_are_written_early(tmp_path):
+def test_first_steps_are_written_early(tmp_path, monkeypatch):
     """A training that is killed in its first seconds has a step time, too."""
+    monkeypatch.setattr(watch, "WRITE_S", 600.0)
     with Profiler(schedule="on request", out=tmp_path, run="r", poll=0.02, background=False) as prof:
-        began = time.monotonic()
-        keep_stepping(prof, (tmp_path / "r/rank0.timeline.csv").exists)
-        assert time.monotonic() - began < watch.WRITE_S
+        keep_stepping(prof, (tmp_path / "r/rank0.timeline.csv").exists, most_s=300)
+        assert prof.step_num < timeline.CAPACITY, "the training writes so many by itself"
 
 
 @pytest.mark.recorder
