@@ -55,8 +55,10 @@ print(json.dumps(walls))
 """
 """A step acts twice without gradients, and updates two networks twice each."""
 THREE = """
+import sys
 import torch
 
+sys.modules["perfhooks.record.launch.early"]._LONGEST_S = 1e9  # on a busy machine, one step may take seconds
 net = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(8)])
 optimizer = torch.optim.SGD(net.parameters(), 1e-3)
 for _ in range(3):
