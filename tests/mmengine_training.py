@@ -114,7 +114,7 @@ def windows(runner, *, stage=""):
     run = Path(runner.log_dir) / "perf" / runner.timestamp
     for hook in runner.hooks:
         for profiler in hook.profilers.values() if isinstance(hook, ProfilerHook) else ():
-            assert profiler.wait(60)
+            assert profiler.wait(250)
     return sorted(folder for folder in run.iterdir() if folder.is_dir() and folder.name.startswith(stage))
 
 

@@ -16,7 +16,7 @@ from perfhooks.record.launch import children
 pytestmark = pytest.mark.process
 
 SCRIPT = Path(__file__).parent / "children_training.py"
-WORDS = ("--schedule", "wait=4 warmup=1 active=4 repeat=1", "--handler", "steps", "--exit-timeout", "60")
+WORDS = ("--schedule", "wait=4 warmup=1 active=4 repeat=1", "--handler", "steps", "--exit-timeout", "200")
 
 
 @pytest.fixture

@@ -394,7 +394,7 @@ def command_of(channel, tmp_path):
 def test_the_summary_is_complete_before_the_command_returns(command_of, tmp_path, end):
     """No other process could print it: nothing waits for the end of a command that adopts orphans."""
     script(tmp_path, f"import os, signal, sys, time\n{textwrap.dedent(TRAINING)}\n{end}")
-    process = command_of(SUBREAPER, "run", "--exit-timeout", "60", "train.py")
+    process = command_of(SUBREAPER, "run", "--exit-timeout", "150", "train.py")
     out, err = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, out) == (ENDS[end], "trained\n"), err
     *_, path = err.splitlines()

@@ -49,7 +49,7 @@ def train(run, event=int, at=(), steps=10, **options):
                 if step in (at if isinstance(at, range) else [at]):
                     event()
                 prof.step()
-        prof.wait(60)
+        prof.wait(200)
     finally:
         print("trained", run, flush=True)
         print("--", run, file=sys.stderr, flush=True)

@@ -133,7 +133,7 @@ def test_silence_leaves_no_file_open():
 @pytest.mark.parametrize("background", [True, False])
 def test_worker_and_training_make_the_same_files(background):
     prof = trained("wait=1 warmup=1 active=2 repeat=2", 9, with_stack=True, out="runs", run="r", background=background)
-    assert prof.wait(60)
+    assert prof.wait(200)
     for window in ("train-000002-000003", "train-000006-000007"):
         names = {path.name for path in Path("runs/r", window).iterdir()}
         assert {"rank0.pt.trace.json.gz", "rank0.steps.csv", "rank0.operators.csv", "rank0.stacks.folded"} <= names
@@ -148,7 +148,7 @@ def test_worker_and_training_make_the_same_files(background):
 def test_run_on_a_network_disk_is_finished_from_a_local_disk(background, monkeypatch):
     monkeypatch.setattr("perfhooks.run.remote.is_network_disk", lambda folder: True)
     prof = trained("wait=1 warmup=0 active=1 repeat=1", 3, out="runs", run="r", background=background)
-    assert prof.wait(60)
+    assert prof.wait(200)
     spool = Path(facts("train-000001-000001")["spool"])
     assert not spool.exists()
     assert not spool.is_relative_to(Path.cwd())
@@ -169,7 +169,7 @@ def test_callable_that_ends_the_training_keeps_the_window(ending):
     with pytest.raises(ending), Profiler(schedule="wait=0 warmup=0 active=1", out="runs", run="r",
                                          on_trace_ready=[end, "steps"]) as prof:  # fmt: skip
         loop(prof, 2)
-    assert prof.wait(60)
+    assert prof.wait(200)
     assert facts("train-000000-000000")["artifacts"] == ["rank0.steps.csv"]
 
 
@@ -261,7 +261,7 @@ def test_many_steps_are_written_by_the_worker_and_none_is_lost(monkeypatch):
             prof.step()
             most = max(most, prof._course.loop.timeline.waiting)
     assert most < 5000, "they are written as soon as they are so many"
-    assert prof.wait(60)
+    assert prof.wait(200)
     rows = timeline()
     assert [int(row["step"]) for row in rows] == list(range(12_345))
     assert [int(row["step"]) for row in rows if row["phase"] == "active"] == [7000]
@@ -330,7 +330,7 @@ def test_listeners_get_all_windows_on_the_training_thread():
     prof.when_finished(lambda capture, place: heard.append((capture.first, place.artifact("steps.csv").exists())))
     with prof:
         loop(prof, 8)
-    assert prof.wait(60)
+    assert prof.wait(200)
     assert heard == [(1, True), (3, True), (5, True)]
 
 
@@ -554,6 +554,6 @@ def test_time_between_two_passes_is_no_wait_for_data():
 @pytest.mark.parametrize("background", [True, False])
 def test_report_contains_the_steps_after_the_last_window(background):
     prof = trained("wait=1 warmup=0 active=2 repeat=1", 60, out="runs", run="r", background=background)
-    assert prof.wait(60)
+    assert prof.wait(200)
     data = json.loads(Path("runs/r/report.json").read_text())
     assert data["timeline"]["train"]["step"][-1] == 59

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.process
 HERE = Path(__file__).parent
 SCRIPT = str(HERE / "launched_training.py")
 SCHEDULE = "skip_first=4 wait=0 warmup=1 active=4 repeat=1"
-WORDS = ["--schedule", SCHEDULE, "--run", "it", "--handler", "steps", "--exit-timeout", "60"]
+WORDS = ["--schedule", SCHEDULE, "--run", "it", "--handler", "steps", "--exit-timeout", "200"]
 """The page takes the most time of all: only where it is looked at."""
 ENDLESS = ["--schedule", "wait=0 warmup=0 active=1000000", "--run", "it", "--handler", "steps"]
 RUN = [sys.executable, "-m", "perfhooks", "run", *WORDS]

@@ -326,7 +326,7 @@ def test_window_finished_after_the_training_is_shown(tmp_path, monkeypatch):
     hook = ProfilerHook(schedule="wait=12 warmup=1 active=2 repeat=1")
     made = trained(tmp_path, hook, log_level="INFO")
     logging.getLogger("perfhooks").warning("said by another profiler")
-    assert hook.profiler.wait(60)
+    assert hook.profiler.wait(250)
     (log,) = (tmp_path / made.timestamp).glob("*.log")
     assert steps_of_mean(13, 14).search(log.read_text())
     assert "another profiler" not in log.read_text()
@@ -346,7 +346,7 @@ def test_closed_log_gets_no_lines(tmp_path, monkeypatch, capfd):
     with monkeypatch.context() as patched:
         for handler in made.logger.handlers:
             patched.setattr(handler, "stream", closed)
-        assert hook.profiler.wait(60)
+        assert hook.profiler.wait(250)
     said = capfd.readouterr().err
     assert "Logging error" not in said
     assert "Traceback" not in said

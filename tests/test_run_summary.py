@@ -293,7 +293,7 @@ optimizer.step()
 
 def launched(launch, tmp_path, script):
     (tmp_path / "script.py").write_text(script)
-    done = launch("--out", "perf", "--run", "it", "--exit-timeout", "60", tmp_path / "script.py")
+    done = launch("--out", "perf", "--run", "it", tmp_path / "script.py")
     assert done.returncode == 0, done.stderr
     return done.stdout, read_summary(tmp_path / "perf/it")
 
