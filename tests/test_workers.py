@@ -267,11 +267,19 @@ def test_workers_of_the_first_loader_are_sampled(launch: Any, tmp_path: Path) ->
     script = tmp_path / "train.py"
     script.write_text(
         "import sys, time, torch\n"
-        "sys.modules['perfhooks.record.loop.loaders.workers']._ANSWER_TIMEOUT_S = 60.0  # on a busy machine\n"
+        "workers = sys.modules['perfhooks.record.loop.loaders.workers']\n"
+        "workers._ANSWER_TIMEOUT_S, start = 60.0, workers.LoaderWorkers._start\n"
+        "def start_and_wait(sampled):  # on a busy machine, the window may be over before the sampler has started\n"
+        "    is_new = sampled._orders is None\n"
+        "    start(sampled)\n"
+        "    if is_new:\n"
+        "        sampled._orders.send(b'{}')\n"
+        "        assert sampled._answer() == b'[]\\n'\n"
+        "workers.LoaderWorkers._start = start_and_wait\n"
         "class Slow(torch.utils.data.Dataset):\n"
-        "    def __len__(self): return 320\n"
+        "    def __len__(self): return 360\n"
         "    def __getitem__(self, index):\n"
-        "        time.sleep(0.01)\n"
+        "        time.sleep(0.02)\n"
         "        return torch.ones(4)\n"
         "model = torch.nn.Linear(4, 1)\n"
         "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
@@ -279,11 +287,12 @@ def test_workers_of_the_first_loader_are_sampled(launch: Any, tmp_path: Path) ->
         "    model(batch).sum().backward()\n"
         "    optimizer.step()\n"
     )
-    done = launch("--schedule", "wait=10 warmup=2 active=100 repeat=1", "--with-stack", script)
+    # the window is longer than a pause of a training, in which the worker is idle
+    done = launch("--schedule", "wait=10 warmup=2 active=150 repeat=1", "--with-stack", script)
     assert done.returncode == 0, done.stderr
     (table,) = (tmp_path / "perf").glob("2*/*/rank0.workers.csv")
     first = pl.read_csv(table).row(0, named=True)
-    assert (first["function"], first["line"]) == ("__getitem__", 6)
+    assert (first["function"], first["line"]) == ("__getitem__", 14)
     assert first["waits_ms"] + first["queued_ms"] > 0.8 * first["total_ms"]  # on a busy machine it also wakes late
 
 
