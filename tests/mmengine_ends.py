@@ -1,6 +1,7 @@
 """Trainings that end in some way, each in a process of its own, with our hook and without.
 
-As a script: imports what is needed once, then forks for each way; writes the exit codes to ``codes.json`` in a folder.
+As a script: imports what is needed once, then forks for each of some ways; writes the exit codes to ``codes.json`` in a
+folder. It needs the folder and the cases.
 """
 
 import contextlib
@@ -120,7 +121,7 @@ def run(case, work, *, ours):
         runner.test()
 
 
-def main(folder):
+def main(folder, cases):
     """Fork for each case; a child returns, so that its interpreter ends as any other."""
     import mmengine_training as tiny
     import torchvision  # noqa: F401 -- it and what mmengine imports when it trains would be imported in each child
@@ -136,7 +137,7 @@ def main(folder):
         child, status = os.wait()
         codes[running.pop(child)] = os.waitstatus_to_exitcode(status)
 
-    for name in (*CASES, *(f"{case}, without" for case in COMPARED)):
+    for name in (*cases, *(f"{case}, without" for case in cases if case in COMPARED)):
         if len(running) == AT_ONCE:
             reap()
         child = os.fork()
@@ -154,4 +155,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])
