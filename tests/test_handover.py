@@ -24,6 +24,7 @@ from perfhooks.record.loop.like_torch.silence import suppress_stderr
 from perfhooks.record.loop.window import Window
 from perfhooks.report.finishing.finish import _cost
 from perfhooks.report.finishing.leftovers import finish_all
+from perfhooks.report.handlers.permit import Permit
 from perfhooks.run import remote
 from perfhooks.run.capture import EXPLAINS, Capture, Place
 from perfhooks.run.folder import Run
@@ -100,6 +101,18 @@ def test_log_line_of_a_cut_window_names_what_was_recorded(reached, recorded, tmp
     handover = SimpleNamespace(is_summed_up=True, is_loud=True, _is_leaving=False, listeners=())
     Handover._finished(handover, Place(tmp_path / "train-000014-000015", 0), capture)
     assert caplog.messages[-1].startswith(f"{recorded} -> ")
+
+
+@pytest.mark.parametrize(
+    ("request_name", "is_awaited"),
+    [("", False), ("slow", False), (EXPLAINS, False), ("code", True), ("signal", True), ("7f3a", True)],
+)
+def test_somebody_waits_for_the_window_of_a_request(request_name, is_awaited, tmp_path):
+    sent = []
+    tasks = SimpleNamespace(send=lambda _, *, is_requested=False: sent.append(is_requested))
+    handover = SimpleNamespace(places=[], tasks=tasks, _background=True, _permit=Permit())
+    Handover._submit(handover, Place(tmp_path / "train-000000-000000", 0), request_name)
+    assert sent == [is_awaited]
 
 
 def test_incomplete_trace_of_the_recorder_is_no_trace(monkeypatch, caplog):
