@@ -66,6 +66,8 @@ recorded calls, so windows with stacks end earlier by this factor.
 """
 _MOST_CALLS_PER_S: Final = 1_500_000
 """Measured in a loop of calls under torch's tracer."""
+_CALLS_PER_OPERATOR: Final = 10
+"""Maximum Python calls per operator in code of small modules. Usual are 3 to 5."""
 _FREE_GIL_S: Final = 0.004
 """Maximum wait for the GIL in s that shows no loop of Python calls, which would release the GIL after 5 ms only."""
 _OPERATORS_PER_S: Final = 150_000
@@ -299,12 +301,10 @@ class WindowBudget:
         in_step = max(step_calls.after(in_step_s * step_calls.cpu_s / step_s), _CALLS_PER_S * in_step_s)
         beyond_s = max(in_step_s - step_s, 0.0)
         calling_s = min(calling_s, beyond_s)
-        rate = step_calls.calls / step_calls.cpu_s
-        counter = _counter()
-        if operators > self._step_operators * (steps + 1) + (counter.events if counter else 0):
-            rate = max(rate, _CALLS_PER_S)
-        # without more operators or calls, other programs made the same step take more CPU time
-        beyond = _MOST_CALLS_PER_S * calling_s + rate * (beyond_s - calling_s)
+        # if the GIL was free, the same work takes longer, or there are more operators
+        of_work = step_calls.calls / step_calls.cpu_s * (beyond_s - calling_s)
+        of_operators = _CALLS_PER_OPERATOR * (operators - self._step_operators * (steps + 1))
+        beyond = _MOST_CALLS_PER_S * calling_s + (max(of_work, of_operators) if beyond_s else 0.0)
         return step_calls.calls * steps + min(in_step, step_calls.calls) + beyond + other_calls
 
     def _estimate_other_calls(self, cpu_s: float) -> float:
