@@ -182,7 +182,7 @@ class WindowBudget:
         self._totals: tuple[float, float] | None = (0.0, 0.0)
         """Total numbers of operators and of Python calls; None while the recording runs."""
         self._reading = _ThreadReading(0, 0.0, 0.0, 0.0, 0.0)
-        self._gil_wait_s = math.inf
+        self._gil_wait_s = self._last_gil_wait_s = math.inf
         self._step_operators = 0.0
         self._step_share = 0.0
 
@@ -237,9 +237,11 @@ class WindowBudget:
     def measure(self, gil_wait_s: float = math.inf) -> float:
         """Update `has_room`, and return the used fraction of the limits.
 
-        ``gil_wait_s`` is how long the calling thread has just waited for the GIL, if known.
+        ``gil_wait_s`` is how long the calling thread has just waited for the GIL, if known. A single wait may have been
+        one for a paused thread, but in a loop of Python calls, each measurement waits.
         """
-        self._gil_wait_s = gil_wait_s
+        self._gil_wait_s = min(gil_wait_s, self._last_gil_wait_s)
+        self._last_gil_wait_s = gil_wait_s
         share, steps, now = self.limits.share(self.cost), self._steps, time.perf_counter()
         self._gil_wait_s = math.inf
         if steps:
