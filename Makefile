@@ -2,8 +2,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-# processes that share the tests
-WORKERS ?= 2
+# processes that share the tests: three on two cores, because many tests wait for processes that they have started
+WORKERS ?= 3
 # damaged traces in `make fuzz`, about three hundred a second
 CASES ?= 200000
 # and of what instead of traces and run folders: "baselines calls requests"
