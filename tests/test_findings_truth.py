@@ -339,30 +339,30 @@ def test_findings_of_host_time_equal_the_golden_file(group, tmp_path, golden):
 
 @pytest.mark.recorder
 def test_attention_written_out_by_torch_is_not_the_users(tmp_path):
-    """With dropout on a CPU it has no kernel of its own: the gradients look as if somebody had written it out."""
+    """With dropout on a CPU it has no kernel of its own, so nobody should replace what was written out."""
     import torch
 
-    def attended(q, *, own):
+    def attended(q, *, own, dropout):
         if own:
-            return torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.1)
-        return torch.dropout(torch.softmax(q @ q.transpose(-2, -1) / 4, -1), 0.1, True) @ q
+            return torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=dropout)
+        return torch.dropout(torch.softmax(q @ q.transpose(-2, -1) / 4, -1), dropout, True) @ q
 
     found = {}
-    for own in (True, False):
+    for own, dropout in ((True, 0.1), (False, 0.1), (False, 0.0)):
         q = torch.randn(2, 4, 128, 32, requires_grad=True)
         steps = torch.profiler.schedule(wait=0, warmup=1, active=9, repeat=1)
         with torch.profiler.profile(schedule=steps) as prof:
             for _ in range(10):
-                attended(q, own=own).sum().backward()
+                attended(q, own=own, dropout=dropout).sum().backward()
                 prof.step()  # of the time in outliers, in which the process was paused, nothing counts
-        path = tmp_path / f"{own}.json"
+        path = tmp_path / f"{own}-{dropout}.json"
         prof.export_chrome_trace(str(path))
         names = read(path).names
         assert ("aten::_scaled_dot_product_attention_math" in names) == own
         assert "aten::_softmax_backward_data" in names
-        found[own] = [finding.rule for finding in findings.find(Capture(), read(path))]
-    assert "written-out-attention" in found[False]
-    assert "written-out-attention" not in found[True]
+        rules = [finding.rule for finding in findings.find(Capture(), read(path))]
+        found[own, dropout] = "written-out-attention" in rules
+    assert found == {(True, 0.1): False, (False, 0.1): False, (False, 0.0): True}
 
 
 def test_findings_use_unprofiled_steps_that_follow_later(tmp_path):

@@ -28,7 +28,8 @@ def written_out_attention(window: Evidence) -> Iterator[Finding]:
     Unfused attention is two batched GEMMs with a softmax between them, but no other GEMM and no activation. The GEMMs
     and the softmax run on one thread in one step, outside of operators for fused attention. Additive attention, whose
     scores come from a ``tanh``, does not count. Attention with a single query does not count, because it has no matrix
-    of scores. The time includes all work launched from the first to the last GEMM.
+    of scores. Attention with dropout on a CPU does not count, because torch has no fused kernel for it. The time
+    includes all work launched from the first to the last GEMM.
     """
     _, begin, end = _find_attention(window)
     if not len(begin):
@@ -40,13 +41,17 @@ def written_out_attention(window: Evidence) -> Iterator[Finding]:
     time_ms = window.device_ms(work) if on_host is None else window.per_step(on_host)
     if window.share(time_ms) < HEAVY:
         return
+    moments = intervals.union(begin, end)
+    masks = window.matching(operators.RANDOM_MASK, Kind.OP)
+    if not window.uses_device and intervals.covers(moments, window.trace.start[masks]).any():
+        return
     gemms = window.matching(operators.BATCHED_GEMMS, Kind.OP)
-    gemms = gemms[intervals.covers(intervals.union(begin, end), window.trace.start[gemms])]
+    gemms = gemms[intervals.covers(moments, window.trace.start[gemms])]
     text = window.texts("written-out-attention", time_ms=time_ms)
     evidence = [
         text("count", count=window.count_per_step(begin)),
         *(window.by_name(work) if len(work) else window.by_name(gemms)),
-        *window.by_line(gemms),
+        *window.by_line(gemms, _forward_operator(window, gemms)),
     ]
     yield from window.finding(text, time_ms, evidence=evidence, of=on_host)
 

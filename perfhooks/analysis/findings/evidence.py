@@ -226,10 +226,10 @@ class Evidence(WindowSteps):
         for name, time in zip(self.trace.name[rows[by_name.first]].tolist(), times.tolist(), strict=True):
             yield self.trace.names[name], time
 
-    def by_line(self, rows: Ints) -> list[EvidenceLine]:
-        return top_lines(
-            [(line, span) for line, span in zip(self.lines_of(rows), self.lengths(rows), strict=True) if line]
-        )
+    def by_line(self, rows: Ints, callers: Ints | None = None) -> list[EvidenceLine]:
+        """Return the lines with most time of the slices; ``callers`` are slices whose lines count instead."""
+        lines = self.lines_of(rows if callers is None else callers)
+        return top_lines([(line, span) for line, span in zip(lines, self.lengths(rows), strict=True) if line])
 
     def lengths(self, rows: Ints) -> list[float]:
         times: list[float] = ((self.trace.end - self.trace.start)[rows] * intervals.MS / max(self.count, 1)).tolist()

@@ -106,6 +106,7 @@ def _fetching(fetch: Callable[[Any], Any], signal: StepSignal) -> Callable[[Any]
                 vars(self).pop("perfhooks_pass", None)
             hide_frames(error)
             raise
+        events.batches += 1
         pulse.arrive(clock())
         return item
 

@@ -76,7 +76,7 @@ class Profilers:
             same_run = {} if folder is None else {"run": folder.name}
             request = msgspec.structs.replace(self.request, options={**self.request.options, **same_run})
             self.current = begin(request, detector.mode, detector.first)
-            self._detector, self._before = detector, (events.training_fetches, events.updates)
+            self._detector, self._before = detector, (events.training_batches, events.updates)
         return reason
 
     def pause(self, cause: str) -> None:
@@ -110,7 +110,7 @@ class Profilers:
         steps = 0 if self.current is None else self.current.step_num - self._detector.first
         if self.current is not None and steps:
             with guard("writing the numbers of fetches and updates per step"):
-                totals = {"fetches": events.training_fetches, "updates": events.updates}
+                totals = {"fetches": events.training_batches, "updates": events.updates}
                 counts = zip(totals.items(), self._before, strict=True)
                 means = {name: (total - before) / steps for (name, total), before in counts}
                 say_steps_by(self.current, self._detector.mode, **means)

@@ -154,6 +154,7 @@ NO_PROFILER: Final = NoProfiler()
 class PassBegin(NamedTuple):
     time: int
     fetches: int
+    batches: int
     updates: int
     backwards: int
     lines: list[Line]
@@ -175,17 +176,17 @@ class Events:
         """
         if since.updates and (since.updates, since.backwards) == (self.updates, self.backwards):
             if self.fetches - since.fetches > 1:
-                self.validation_fetches += self.fetches - since.fetches
+                self.validation_batches += self.batches - since.batches
                 self.pulse.set_aside(since.time, now, labels.VALIDATION, since.line)
         elif self.detector.is_sure:
             self.due_update = self.detector.due_update = 0
 
     def begin_pass(self, now: int, lines: list[Line]) -> PassBegin:
-        return PassBegin(now, self.fetches, self.updates, self.backwards, lines)
+        return PassBegin(now, self.fetches, self.batches, self.updates, self.backwards, lines)
 
     @property
-    def training_fetches(self) -> int:
-        return self.fetches - self.validation_fetches
+    def training_batches(self) -> int:
+        return self.batches - self.validation_batches
 
     def counted(self) -> str:
         """Return the counts in words, for example ``8 calls of modules, 2 backward passes``; empty without events."""
@@ -199,7 +200,9 @@ class Events:
 
     def forget(self) -> None:
         """Reset all counts in place, because callers keep references to them."""
-        self.calls = self.fetches = self.validation_fetches = self.updates = self.backwards = 0
+        self.calls = self.fetches = self.updates = self.backwards = 0
+        self.batches = self.validation_batches = 0
+        """Fetches that have returned a batch; the last fetch of a pass returns none."""
         self.is_updated_by_hand = False
         """Whether backward passes count as updates."""
         self.due = self.due_update = 0

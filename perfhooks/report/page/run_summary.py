@@ -259,8 +259,8 @@ def _warnings(
     rank: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
 ) -> Iterator[str]:
+    yield from untypical(beside)  # first: without it, findings may be longer than the step
     yield from (row["title"] for row in rows if row.get("doubts_others"))
-    yield from untypical(beside)
     if summary.step_ms is None:
         yield "No whole step was measured, so the step time is unknown."
     if summary.is_profiled and summary.steps == "profiled step 0":

@@ -28,6 +28,7 @@ GEMMS: Final = rf"{CONVOLUTIONS}|^aten::(?:mm|addmm_?|bmm|baddbmm|mv|addmv|linea
 """Dense GEMMs and convolutions, whose speed depends on the precision."""
 BETWEEN_ATTENTION: Final = r"^aten::(?:mm|addmm|_scaled_mm|convolution|convolution_backward|_flash_attention\w*)$"
 """Operators that never run between the two batched GEMMs of one attention."""
+RANDOM_MASK: Final = r"^aten::(?:bernoulli_|native_dropout)$"
 TANH: Final = r"^aten::tanh(?:_|_backward)?$"
 ACTIVATIONS: Final = r"^aten::(?:leaky_relu|relu|elu|gelu|silu|sigmoid|softplus|prelu)(?:_|_backward)?$"
 FIRST: Final = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::embedding", "aten::matmul")
