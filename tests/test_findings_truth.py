@@ -236,6 +236,10 @@ AROUND = [python_frame("train.py(1): train", 0, 199 * MS), python_frame("data.py
 STARTING = "torch/profiler/profiler.py(9): start_trace"
 SLEEPING = python_frame("<built-in function sleep>", 60 * MS, 90 * MS)
 RUNNING = [python_frame("train.py(5): main", 0, 199 * MS), python_frame(STARTING, 1, 2), SLEEPING, *AROUND[1:]]
+CLIPPING = [
+    python_frame(f"torch/nn/utils/clip_grad.py({line}): {name}", begin * MS, end * MS)
+    for line, name, begin, end in ((36, "_no_grad_wrapper", 55, 95), (192, "clip_grad_norm_", 56, 94))
+]
 SLOW, FAST = making(2, 200), making(2, 60, waited=0.4)
 AHEAD = Loader(num_workers=2, prefetch_factor=2)
 CASES = {
@@ -246,6 +250,8 @@ CASES = {
         "with stacks": (half_named(50, *frames(("train.py(7): loss", 0, 1))), WHOLE),
         # of such a function, torch knows only the line of that moment
         "in a function that ran before the recording": ([*half_named(50), *RUNNING], WHOLE),
+        # a decorator of torch has no name that a user knows
+        "in a decorated function": ([*half_named(50), *RUNNING[:2], *CLIPPING], WHOLE),
         "of an unprofiled step": (half_named(60), cost(80.0)),
         # that may be the recorder between two operators
         "doubled by recording": (half_named(50), cost(60.0)),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 _STARTS: Final = re.compile(r"torch/(?:autograd/profiler|profiler/profiler)\.py\(\d+\): _?start_trace$")
+_DECORATOR: Final = re.compile(r"torch/.*: (?:_no_grad_wrapper|decorate_context)$")
 
 
 def lines(trace: Trace, rows: Ints, owners: Owners = (), *, otherwise: bool = False) -> list[str | None]:
@@ -99,8 +100,14 @@ def open_at_start(trace: Trace) -> frozenset[int]:
 
 @cached_per_trace
 def called_from_open(trace: Trace, owners: Owners = ()) -> dict[int, str | None]:
-    """Return the frames that open functions of the user call, with their texts."""
-    frames, numbers = trace.rows(Kind.PYTHON), trace.name[trace.rows(Kind.PYTHON)]
+    """Return the frames that open functions of the user call, with their texts.
+
+    Decorators of torch such as ``no_grad`` are skipped: the decorated function counts as the called one.
+    """
+    is_decorator = np.array([_DECORATOR.search(name) is not None for name in trace.names] or [False], np.bool_)
+    frames = trace.rows(Kind.PYTHON)
+    frames = frames[~is_decorator[trace.name[frames]]]
+    numbers = trace.name[frames]
     users = frames[names_of(trace, PREFERENCE[0], owners)[numbers]]
     callers = users[np.isin(users, np.fromiter(open_at_start(trace), np.int64))]
     if not len(callers):
