@@ -105,6 +105,8 @@ def test_times_come_from_the_first_window(folder):
 def test_unprofiled_step_of_the_headline_covers_the_run(folder):
     usual = FinishedRun(folder).steps["train"].typical()
     assert captures(folder)[0].cost.idle_step_ms == pytest.approx(usual.median_ms)
+    assert usual.numbers.min() < 12
+    assert usual.numbers.max() > 14
     assert first_line(folder).startswith("step ")
 
 

@@ -641,7 +641,7 @@ def come(place, step):
             time.sleep(0.05)
             is_asleep = Path(f"/proc/{first}/stat").read_text().rpartition(") ")[2][0] == "S"
             quiet = quiet + 1 if is_asleep else 0
-        time.sleep(0.3)
+        time.sleep(1.0)  # longer than most pauses of this rank
 
 with perfhooks.Profiler(
     schedule="wait=1 warmup=1 active=2 repeat=1", out=sys.argv[2], run="run", background=False, on_error="raise",
@@ -683,7 +683,7 @@ def test_wait_for_the_other_rank_is_in_the_part_that_waits(ranks, part):
     """Its gradients are a part of the backward pass, and a collective of the loop is communication."""
     quick, late = (table[f"{part}_ms"] for table in ranks)
     assert quick.min() > 300
-    assert late.min() < quick.min(), "which holds all of the other's; a pause makes one step of the other longer"
+    assert (late < quick).all(), "which holds all of the other's"
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:TypedStorage")  # no ranks; torch 2.4 of itself

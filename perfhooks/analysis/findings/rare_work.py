@@ -118,9 +118,10 @@ def _slow_work(slow: Iterable[SlowStep], steps: Steps, rare_steps: set[int], fra
     long = _find_long_steps(steps, rare_steps | of_other_rules, contended)
     excess_ms |= {} if long is None else long.excess_ms
     work = [
-        RareWork(stages.TRAIN, step, row.cause if row else UNKNOWN, ms, row.line if row else "")
+        RareWork(stages.TRAIN, step, fixable[step].cause, ms, fixable[step].line)
+        if step in fixable
+        else RareWork(stages.TRAIN, step, UNKNOWN, ms, "")
         for step, ms in excess_ms.items()
-        for row in [fixable.get(step)]
     ]
     if long is None:
         return _work_of_part(work, steps, framework)

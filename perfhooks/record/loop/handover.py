@@ -46,7 +46,7 @@ DEFAULT: Final = "default"
 """Handler name for all handlers whose files the recording options allow."""
 
 _AUTOMATIC: Final = ("", "slow", EXPLAINS)
-"""Origins of windows for which nobody waits, see `perfhooks.run.capture.Capture.request`."""
+"""Origins of windows that no person and no program requested, see `perfhooks.run.capture.Capture.request`."""
 _FEW_STEPS: Final = 2048
 """Maximum number of step times that the training writes, in about 1 ms. If there are more, the worker process writes
 them.

@@ -61,7 +61,7 @@ class Tasks:
         self.open(log)
 
     def send(self, message: Task, *, is_requested: bool = False) -> None:
-        """Send a task. If it is the window of a request, somebody waits for it."""
+        """Send a task. While a requested window is pending, the worker has the usual priority."""
         if self.worker is None and self._deaths < MAX_FAILURES:
             self._start()
         if self.worker is None:
